@@ -1,0 +1,66 @@
+"""Rules for every test: a time limit, no network beyond this machine, no skips in CI."""
+
+import faulthandler
+import ipaddress
+import os
+import signal
+import sys
+from collections.abc import Generator
+from typing import Any
+
+import pytest
+
+TIME_LIMIT = 60.0
+IN_CI = os.environ.get("CI", "").lower() in ("1", "true", "yes")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, Any, Any]:
+    """Fail a test that takes too long; dump all stacks and end the run if even that hangs."""
+    marker = item.get_closest_marker("time_limit")
+    limit = float(marker.args[0]) if marker else TIME_LIMIT
+
+    def too_long(signum: int, frame: Any) -> None:
+        faulthandler.dump_traceback(file=2)
+        pytest.fail(f"took more than {limit:g} s")
+
+    before = signal.signal(signal.SIGALRM, too_long)
+    signal.setitimer(signal.ITIMER_REAL, limit)
+    faulthandler.dump_traceback_later(limit + 30, exit=True, file=2)
+    try:
+        return (yield)
+    finally:
+        faulthandler.cancel_dump_traceback_later()
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, Any, Any]:
+    report: Any = yield
+    if IN_CI and report.skipped and not hasattr(report, "wasxfail"):
+        report.outcome = "failed"
+        report.longrepr = f"{item.nodeid}: nothing may be skipped in CI: {report.longrepr[-1]}"
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(collector: pytest.Collector) -> Generator[None, Any, Any]:
+    report: Any = yield
+    if IN_CI and report.skipped:
+        report.outcome = "failed"
+        report.longrepr = f"{collector.nodeid}: nothing may be skipped in CI: {report.longrepr}"
+    return report
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    sys.addaudithook(refuse_the_network)
+
+
+def refuse_the_network(event: str, args: tuple[Any, ...]) -> None:
+    """Tests may talk to this machine and to nothing else."""
+    if event not in ("socket.connect", "socket.sendto") or not isinstance(args[1], tuple):
+        return
+    host = args[1][0]
+    if host != "localhost" and not ipaddress.ip_address(host.partition("%")[0]).is_loopback:
+        raise RuntimeError(f"a test wanted to reach {host}; only loopback is allowed")
