@@ -1,0 +1,175 @@
+"""The words that store, engine, backends and HTTP share: reasons, records and errors."""
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from nemo_jobs.domain.states import State
+
+Json = dict[str, Any]
+
+
+class Reason(StrEnum):
+    """Why a step is where it is: one word for machines, next to a sentence for people."""
+
+    # waiting
+    QUEUED = "queued"  # waits for a free place on its profile
+    STARTING = "starting"
+    BACKEND_UNAVAILABLE = "backend_unavailable"
+    HOST_UNREACHABLE = "host_unreachable"
+    IMAGE_PULL = "image_pull"
+    UNSCHEDULABLE = "unschedulable"
+    WAITING_FOR_GPUS = "waiting_for_gpus"
+    # working
+    RUNNING = "running"
+    STOPPING = "stopping"
+    # ends
+    FINISHED = "finished"
+    EXIT_NONZERO = "exit_nonzero"
+    SIGNAL = "signal"
+    OOM = "oom"
+    PROGRAM_NOT_FOUND = "program_not_found"
+    REJECTED = "rejected"
+    LOST = "lost"
+    HOST_RESTARTED = "host_restarted"
+    BEFORE_ACTIVE_TIMEOUT = "before_active_timeout"
+    ACTIVE_TIMEOUT = "active_timeout"
+    STALE = "stale"
+    PROFILE_REMOVED = "profile_removed"
+    CANCELLED_BY_USER = "cancelled_by_user"
+    PAUSED_BY_USER = "paused_by_user"
+    SERVICE_STOPPED = "service_stopped"  # the profile says on_shutdown: stop
+    REPORTED = "reported"  # an outside writer set the state through the API
+
+
+class NemoJobsError(Exception):
+    """Base of the errors that a caller can act on. `str()` is a sentence for people."""
+
+
+class NotFound(NemoJobsError):
+    """The thing named does not exist (HTTP 404)."""
+
+
+class Conflict(NemoJobsError):
+    """The request does not fit the present state (HTTP 409)."""
+
+
+class Invalid(NemoJobsError):
+    """The input is wrong (HTTP 422)."""
+
+
+class Unavailable(NemoJobsError):
+    """Something below is away; the same request may succeed later (HTTP 503)."""
+
+    def __init__(self, message: str, retry_after: float = 5.0) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+
+
+@dataclass(frozen=True, slots=True)
+class JobRecord:
+    """A job with its current attempt. JSON columns stay text: the wire copies them as they are."""
+
+    id: str
+    workspace: str
+    name: str
+    attempt_id: str
+    project: str | None
+    description: str | None
+    source: str
+    spec: str
+    platform_spec: str
+    fileset: str
+    output_location: str | None
+    ownership: str | None
+    custom_fields: str | None
+    auth_context: str
+    state: str
+    reason: str
+    message: str
+    since: int
+    status_details: str
+    error_details: str | None
+    created_at: int
+    updated_at: int
+
+
+@dataclass(frozen=True, slots=True)
+class StepRecord:
+    """A step row with the parts of its job that the engine and the wire need.
+
+    Times are microseconds since 1970 UTC. `spec` is the whole step of `platform_spec`.
+    """
+
+    id: str
+    attempt_id: str
+    job_id: str
+    workspace: str
+    job: str  # the job's name
+    name: str
+    ordinal: int
+    steps_total: int
+    provider: str
+    profile: str
+    spec: Json
+    state: State
+    reason: str
+    message: str
+    since: int
+    status_details: Json
+    error_details: Json | None
+    generation: int
+    handle: Json | None
+    host: str | None
+    due_at: int
+    lease_token: str | None
+    active_since: int | None
+    active_used: int  # microseconds spent active before the last pause
+    stop_reason: str | None
+    log_cursor: Json | None
+    db_version: int
+    created_at: int
+    updated_at: int
+    fileset: str
+    output_location: str | None
+    attempt_seq: int
+    auth_context: Json = field(default_factory=dict)
+
+    @property
+    def key(self) -> str:
+        """The name under which a backend knows this run of the step; never used for another."""
+        return f"nj-{self.id.removeprefix('platform-job-step-')}-{self.generation}"
+
+
+@dataclass(frozen=True, slots=True)
+class TaskRecord:
+    """A task row: one process, container or pod of a step."""
+
+    id: str
+    step_id: str
+    workspace: str
+    name: str
+    rank: int
+    state: State
+    status_details: Json
+    error_details: Json | None
+    error_stack: str | None
+    db_version: int
+    created_by: str | None
+    created_at: int
+    updated_by: str | None
+    updated_at: int
+    reported_at: int | None  # the last sign of life that the task itself gave
+
+
+@dataclass(frozen=True, slots=True)
+class LogLine:
+    """One stored line. `seq` grows by one per line of an attempt, from 0."""
+
+    seq: int
+    at: int
+    job: str
+    step: str
+    task: str
+    stream: str  # "stdout" or "stderr"
+    text: str

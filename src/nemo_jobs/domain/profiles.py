@@ -1,0 +1,329 @@
+"""Execution profiles: what is configured, what is built in, and how the two are merged."""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import Annotated, Any, Literal, Protocol
+
+from pydantic import BeforeValidator, Field, model_validator
+from pydantic_core import PydanticCustomError
+
+from nemo_jobs.domain.profile_configs import (
+    DockerConfig,
+    E2EConfig,
+    KubernetesJobConfig,
+    OpenShellConfig,
+    ProfileConfig,
+    Section,
+    SubprocessConfig,
+    VolcanoJobConfig,
+    empty_if_none,
+)
+
+Json = dict[str, Any]
+Key = tuple[str, str]
+
+#: Which providers a backend can serve.
+PROVIDERS: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "docker": ("cpu", "gpu"),
+        "kubernetes_job": ("cpu", "gpu", "gpu_distributed"),
+        "volcano_job": ("gpu_distributed",),
+        "subprocess": ("subprocess",),
+        "openshell": ("cpu",),
+        "e2e": ("cpu", "gpu"),
+    }
+)
+KUBERNETES = frozenset({"kubernetes_job", "volcano_job"})
+#: Backends whose profiles older clients can read.
+LISTED = frozenset(PROVIDERS) - {"openshell"}
+#: Backends that run one step on several nodes.
+MULTI_NODE = frozenset({"volcano_job"})
+
+_EmptyIfNone = BeforeValidator(empty_if_none)
+
+
+class ExecutorProfile(Section):
+    """One entry of `jobs.executors`."""
+
+    provider: str = Field(
+        default="cpu",
+        description="kind of executor that steps name; for backend subprocess it is `subprocess`",
+    )
+    profile: Annotated[str, Field(min_length=1)] = Field(
+        default="default", description="name that steps use; unique with the provider"
+    )
+    backend: str = Field(description="where its steps run, and so which keys `config` has")
+    config: ProfileConfig = Field(
+        description="keys below; not required for subprocess and e2e; empty: defaults"
+    )
+
+    @model_validator(mode="after")
+    def _backend_serves_provider(self) -> "ExecutorProfile":
+        if self.provider not in PROVIDERS[self.backend]:
+            raise PydanticCustomError(
+                "provider_backend",
+                "backend '{backend}' serves {allowed}, not '{provider}' (profile '{profile}')",
+                {
+                    "backend": self.backend,
+                    "provider": self.provider,
+                    "profile": self.profile,
+                    "allowed": ", ".join(PROVIDERS[self.backend]),
+                    "places": [["provider"]],
+                },
+            )
+        return self
+
+
+class DockerProfile(ExecutorProfile):
+    backend: Literal["docker"]
+    config: Annotated[DockerConfig, _EmptyIfNone]
+
+
+class KubernetesJobProfile(ExecutorProfile):
+    backend: Literal["kubernetes_job"]
+    config: Annotated[KubernetesJobConfig, _EmptyIfNone]
+
+
+class VolcanoJobProfile(ExecutorProfile):
+    backend: Literal["volcano_job"]
+    config: Annotated[VolcanoJobConfig, _EmptyIfNone]
+
+
+class OpenShellProfile(ExecutorProfile):
+    backend: Literal["openshell"]
+    config: Annotated[OpenShellConfig, _EmptyIfNone]
+
+
+class SubprocessProfile(ExecutorProfile):
+    provider: str = Field(default="subprocess", description="kind of executor that steps name")
+    backend: Literal["subprocess"]
+    config: SubprocessConfig = Field(default_factory=SubprocessConfig)
+
+
+class E2EProfile(ExecutorProfile):
+    backend: Literal["e2e"]
+    config: E2EConfig = Field(default_factory=E2EConfig)
+
+
+AnyProfile = Annotated[
+    DockerProfile
+    | KubernetesJobProfile
+    | VolcanoJobProfile
+    | OpenShellProfile
+    | SubprocessProfile
+    | E2EProfile,
+    Field(discriminator="backend"),
+]
+
+
+class ExecutorDefaults(Section):
+    """`jobs.executor_defaults`: configs of the built-in profiles."""
+
+    docker: DockerConfig = Field(default_factory=DockerConfig)
+    kubernetes_job: KubernetesJobConfig = Field(default_factory=KubernetesJobConfig)
+    volcano_job: VolcanoJobConfig = Field(default_factory=VolcanoJobConfig)
+    subprocess: SubprocessConfig = Field(default_factory=SubprocessConfig)
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """A profile that steps can name. `unavailable` says why a step on it is refused."""
+
+    provider: str
+    profile: str
+    backend: str
+    config: ProfileConfig
+    unavailable: str | None = None
+
+    @property
+    def key(self) -> Key:
+        return (self.provider, self.profile)
+
+    @property
+    def multi_node(self) -> bool:
+        return self.backend in MULTI_NODE
+
+    @property
+    def persistent_storage(self) -> bool:
+        """Whether steps of a job can share files on it."""
+        if isinstance(self.config, DockerConfig):
+            return bool(self.config.storage.volume_name)
+        if isinstance(self.config, KubernetesJobConfig):
+            return bool(self.config.storage.pvc_name)
+        return not isinstance(self.config, OpenShellConfig)
+
+    def to_wire(self) -> Json:
+        """The item of the list of execution profiles."""
+        config = self.config.model_dump(mode="json")
+        return {"provider": self.provider, "profile": self.profile, "backend": self.backend, "config": config}
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileSet:
+    """All profiles in force. `left_out` says of each other configured one why it is not."""
+
+    profiles: Mapping[Key, Profile]
+    left_out: Mapping[Key, str] = field(default_factory=lambda: MappingProxyType({}))
+    #: Profiles that the configuration file names with provider subprocess.
+    explicit_subprocess: frozenset[str] = frozenset()
+    #: Docker is asked to keep its GPUs from jobs.
+    no_gpus: bool = False
+
+    def __iter__(self) -> Iterator[Profile]:
+        return iter(self.profiles.values())
+
+    def __len__(self) -> int:
+        return len(self.profiles)
+
+    def get(self, provider: str, profile: str) -> Profile | None:
+        return self.profiles.get((provider, profile))
+
+    def default_for(self, backend: str, provider: str, profile: str) -> Profile:
+        """The pair with the default config of `backend`: for work that was started on a profile
+        that is not configured any more, and still has to be looked after."""
+        return Profile(provider, profile, backend, getattr(ExecutorDefaults(), backend))
+
+    def listed(self) -> list[Profile]:
+        """What the list of execution profiles shows: forms that every client can read."""
+        return [profile for profile in self if profile.backend in LISTED]
+
+    def known(self) -> str:
+        """All pairs, for messages."""
+        return ", ".join(f"{provider}/{profile}" for provider, profile in sorted(self.profiles)) or "none"
+
+
+class PlatformChoice(Protocol):
+    """What of the platform section decides about profiles."""
+
+    @property
+    def runtime(self) -> str: ...
+    @property
+    def reserved_gpu_device_ids(self) -> str: ...
+
+
+class JobsChoice(Protocol):
+    """What of the jobs section decides about profiles."""
+
+    @property
+    def executors(self) -> Sequence[ExecutorProfile]: ...
+    @property
+    def executor_defaults(self) -> ExecutorDefaults: ...
+    @property
+    def enable_subprocess_executor(self) -> bool | None: ...
+
+
+class HostChoice(Protocol):
+    """What of the machine decides about profiles."""
+
+    @property
+    def job_container_network(self) -> str | None: ...
+
+
+class Choice(Protocol):
+    """The settings, as far as profiles depend on them."""
+
+    @property
+    def platform(self) -> PlatformChoice: ...
+    @property
+    def jobs(self) -> JobsChoice: ...
+    @property
+    def host(self) -> HostChoice: ...
+
+
+def resolve_profiles(
+    settings: Choice, *, docker: bool, available: Collection[str] = frozenset({"subprocess"})
+) -> ProfileSet:
+    """The profiles in force: the built-in ones, with the configured ones merged over them.
+
+    `docker` says whether a Docker engine answers, `available` which backends this program has.
+    """
+    platform, jobs = settings.platform, settings.jobs
+    runtime = "none" if platform.runtime == "docker" and not docker else platform.runtime
+    merged = {profile.key: profile for profile in _built_in(runtime, jobs, docker)}
+    left_out: dict[Key, str] = {}
+    for entry in jobs.executors:
+        own = Profile(entry.provider, entry.profile, entry.backend, entry.config)
+        reason = _skipped(entry.backend, runtime, docker)
+        if reason:
+            left_out[own.key] = reason
+        else:
+            merged[own.key] = _merge(merged.get(own.key), own)
+    profiles: dict[Key, Profile] = {}
+    for key, profile in merged.items():
+        if profile.backend in available:
+            profiles[key] = _with_network(profile, settings.host.job_container_network)
+        elif profile.backend in KUBERNETES:
+            text = f"backend {profile.backend} is not part of this version"
+            profiles[key] = replace(profile, unavailable=text)
+        else:
+            left_out[key] = f"backend {profile.backend} is not part of this version"
+    return ProfileSet(
+        profiles=MappingProxyType(profiles),
+        left_out=MappingProxyType({key: why for key, why in left_out.items() if key not in profiles}),
+        explicit_subprocess=frozenset(
+            entry.profile for entry in jobs.executors if entry.provider == "subprocess"
+        ),
+        no_gpus=docker
+        and platform.runtime != "kubernetes"
+        and platform.reserved_gpu_device_ids in ("", "none"),
+    )
+
+
+def _built_in(runtime: str, jobs: JobsChoice, docker: bool) -> Iterator[Profile]:
+    defaults = jobs.executor_defaults
+    if runtime == "docker" and docker:
+        for provider in ("cpu", "gpu"):
+            yield Profile(provider, "default", "docker", defaults.docker)
+    if runtime == "kubernetes":
+        for provider, name in (("cpu", "default"), ("gpu", "default"), ("cpu", "gpu"), ("gpu", "gpu")):
+            yield Profile(provider, name, "kubernetes_job", defaults.kubernetes_job)
+        yield Profile("gpu_distributed", "default", "volcano_job", defaults.volcano_job)
+    wanted = jobs.enable_subprocess_executor
+    if wanted or (wanted is None and runtime != "kubernetes"):
+        yield Profile("subprocess", "default", "subprocess", defaults.subprocess)
+
+
+def _skipped(backend: str, runtime: str, docker: bool) -> str | None:
+    if backend in KUBERNETES and runtime == "none":
+        return "runtime is none, so there is no Kubernetes"
+    if backend == "docker" and not docker:
+        return "no Docker engine answers"
+    return None
+
+
+def _merge(default: Profile | None, own: Profile) -> Profile:
+    """The own profile, over the config of the default of the same kind."""
+    if default is None or default.backend != own.backend or type(default.config) is not type(own.config):
+        return own
+    written = {key: getattr(own.config, key) for key in own.config.model_fields_set}
+    return replace(own, config=default.config.model_copy(update=written))
+
+
+def _with_network(profile: Profile, network: str | None) -> Profile:
+    """The host's default network, where the profile names none."""
+    config = profile.config
+    if network is None or not isinstance(config, DockerConfig):
+        return profile
+    if "job_container_network" in config.networking.model_fields_set:
+        return profile
+    networking = config.networking.model_copy(update={"job_container_network": network})
+    return replace(profile, config=config.model_copy(update={"networking": networking}))
+
+
+__all__ = [
+    "PROVIDERS",
+    "AnyProfile",
+    "DockerConfig",
+    "E2EConfig",
+    "ExecutorDefaults",
+    "ExecutorProfile",
+    "KubernetesJobConfig",
+    "OpenShellConfig",
+    "Profile",
+    "ProfileConfig",
+    "ProfileSet",
+    "SubprocessConfig",
+    "VolcanoJobConfig",
+    "resolve_profiles",
+]

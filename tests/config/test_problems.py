@@ -1,0 +1,278 @@
+"""What is wrong with a file is told at once, with the place and the way out."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.config.loading import load, problem, problems
+
+
+def test_all_problems_are_told_at_once_with_file_line_and_path(tmp_path: Path) -> None:
+    text = """\
+        platform:
+          runtime: dockr
+        jobs:
+          retention_days: soon
+          executors:
+            - backend: kubernetes_job
+              config:
+                toleration: []
+        service: {port: 99999}
+    """
+    assert problems(text, tmp_path, NHX_SERVICE_PORT="web") == [
+        "environment variable NHX_SERVICE_PORT: service.port: must be a whole number, not 'web'",
+        "config.yaml:2: platform.runtime: must be 'docker', 'kubernetes' or 'none', not 'dockr'; "
+        "did you mean docker?",
+        "config.yaml:8: jobs.executors[0].config.toleration: unknown key; did you mean tolerations?",
+        "config.yaml:4: jobs.retention_days: must be a whole number, not 'soon'",
+        "config.yaml:9: service.port: must be at most 65535, not '99999'",
+    ]
+
+
+def kubernetes(config: str, entry: str = "") -> str:
+    return f"jobs: {{executors: [{{backend: kubernetes_job{entry}, config: {{{config}}}}}]}}"
+
+
+@pytest.mark.parametrize(
+    ("text", "path", "hint"),
+    [
+        (
+            kubernetes("node_selectors: {}"),
+            "jobs.executors[0].config.node_selectors",
+            "did you mean node_selector?",
+        ),
+        (kubernetes("toleration: []"), "jobs.executors[0].config.toleration", "did you mean tolerations?"),
+        (kubernetes("", ", tolerations: []"), "jobs.executors[0].tolerations", "config.tolerations"),
+        (kubernetes("pvc_name: x"), "jobs.executors[0].config.pvc_name", "storage.pvc_name"),
+        (kubernetes("profile: x"), "jobs.executors[0].config.profile", "it belongs in jobs.executors[0]"),
+        (
+            "jobs: {executor_defaults: {volcano_job: {max_retries: 1}}}",
+            "jobs.executor_defaults.volcano_job.max_retries",
+            "did you mean max_retry?",
+        ),
+        ("platfrom: {}", "platfrom", "did you mean platform?"),
+        ("executors: []", "executors", "jobs.executors"),
+        ("jobs: {base_url: http://x}", "jobs.base_url", "it belongs below platform (platform.base_url)"),
+        ("whatever: 1", "whatever", "sections: platform, jobs, service, database"),
+        ("jobs: {colour: red}", "jobs.colour", "known keys: executors, executor_defaults"),
+    ],
+)
+def test_c015_an_unknown_key_names_the_near_one_or_its_place(
+    text: str, path: str, hint: str, tmp_path: Path
+) -> None:
+    said = problem(text, tmp_path)
+    assert said.startswith(f"config.yaml:1: {path}: unknown ")
+    assert hint in said
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("jobs: {executors: {}}", "jobs.executors: must be a list, not a mapping"),
+        ("jobs: []", "jobs: must be a mapping of keys, not a list"),
+        (
+            kubernetes("ttl_seconds_active: abc"),
+            "config.ttl_seconds_active: must be a whole number, not 'abc'",
+        ),
+        (
+            kubernetes("ttl_seconds_active: yes"),
+            "config.ttl_seconds_active: must be a whole number, not 'yes'",
+        ),
+        (kubernetes("ttl_seconds_active: -1"), "config.ttl_seconds_active: must be at least 1, not '-1'"),
+        (kubernetes("storage: 5"), "config.storage: must be a mapping of keys, not '5'"),
+        ("service: {log_level: loud}", "service.log_level: must be 'DEBUG', 'INFO'"),
+        (
+            "platform: {base_url: localhost}",
+            "must be a URL that begins with http://, https:// or unix://, not 'localhost'",
+        ),
+        ("database: {url: postgres://u@h/d}", "must be postgresql://user@host:port/name"),
+        (
+            "platform: {docker: {reserved_gpu_device_ids: [0, 2]}}",
+            'never a list: "all", "none" or ids such as "0,2"',
+        ),
+        ('platform: {docker: {reserved_gpu_device_ids: "0,x"}}', "whole numbers"),
+    ],
+)
+def test_c015_a_wrong_type_says_what_is_allowed(text: str, says: str, tmp_path: Path) -> None:
+    assert says in problem(text, tmp_path)
+
+
+def test_c015_a_placeholder_counts_as_empty_with_a_warning(tmp_path: Path) -> None:
+    loaded = load("jobs: {executors: [{backend: kubernetes_job, config: {...}}]}", tmp_path)
+    assert loaded.settings.jobs.executors[0].config.model_fields_set == set()
+    (warning,) = loaded.warnings
+    assert "config.yaml:1: jobs.executors[0].config: '{...}'" in warning
+
+
+def test_c015_an_empty_config_counts_as_empty_and_a_missing_one_does_not(tmp_path: Path) -> None:
+    text = "jobs:\n  executors:\n    - backend: docker\n      config:\n"
+    assert load(text, tmp_path).warnings == []
+    for backend, provider in (
+        ("docker", "cpu"),
+        ("kubernetes_job", "cpu"),
+        ("volcano_job", "gpu_distributed"),
+        ("openshell", "cpu"),
+    ):
+        said = problem(f"jobs: {{executors: [{{backend: {backend}, provider: {provider}}}]}}", tmp_path)
+        assert said == "config.yaml:1: jobs.executors[0].config: is missing"
+    load("jobs: {executors: [{backend: subprocess}, {backend: e2e}]}", tmp_path)
+
+
+def test_c035_a_repeated_profile_names_both_places(tmp_path: Path) -> None:
+    text = """\
+        jobs:
+          executors:
+            - {provider: gpu, backend: docker, config: {}}
+            - {backend: e2e}
+            - {provider: gpu, profile: default, backend: e2e}
+    """
+    said = problem(text, tmp_path)
+    assert said.startswith(
+        "config.yaml:5: jobs.executors[2]: profile gpu/default is there twice, first at config.yaml:3"
+    )
+    assert "jobs.executors[0]" in said
+
+
+def test_c035_a_repeated_profile_from_the_environment_is_found_too() -> None:
+    from tests.config.loading import environment_problem
+
+    said = environment_problem(NHX_JOBS_EXECUTORS='[{"backend":"subprocess"},{"backend":"subprocess"}]')
+    assert "subprocess/default is there twice" in said
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "jobs:\n  executors: []\n  executors: []\n",
+        "jobs: {}\n\njobs: {}\n",
+        kubernetes("env: {A: x,\n A: y}"),
+    ],
+)
+def test_c035_a_repeated_key_is_refused_with_both_lines(text: str, tmp_path: Path) -> None:
+    assert "the key stands twice, first on line" in problem(text, tmp_path)
+
+
+def test_c035_overriding_a_built_in_profile_is_allowed(tmp_path: Path) -> None:
+    load("jobs: {executors: [{backend: subprocess, profile: default}]}", tmp_path)
+
+
+TRAPS = [
+    "true",
+    "no",
+    "on",
+    "yes",
+    "010",
+    "1.10",
+    "12:30",
+    "12:30:00",
+    "1e3",
+    "2024-01-01",
+    "null",
+    "~",
+    "0x1F",
+    "1_000",
+    "0o17",
+    ".inf",
+    "5",
+]
+
+
+@pytest.mark.parametrize("written", TRAPS)
+@pytest.mark.parametrize(
+    ("template", "path"),
+    [
+        (kubernetes("node_selector: {label: @}"), "jobs.executors[0].config.node_selector.label"),
+        (kubernetes("pod_metadata: {labels: {v: @}}"), "jobs.executors[0].config.pod_metadata.labels.v"),
+        (kubernetes("env: {FLAG: @}"), "jobs.executors[0].config.env.FLAG"),
+        (kubernetes("storage: {pvc_name: @}"), "jobs.executors[0].config.storage.pvc_name"),
+        (kubernetes("affinity: {a: [{b: [@]}]}"), "jobs.executors[0].config.affinity.a[0].b[0]"),
+        ("platform: {image_tag: @}", "platform.image_tag"),
+    ],
+    ids=["selector", "label", "env", "claim", "affinity", "tag"],
+)
+def test_c043_what_yaml_does_not_take_for_text_is_refused_as_written(
+    written: str, template: str, path: str, tmp_path: Path
+) -> None:
+    said = problem(template.replace("@", written), tmp_path)
+    assert said.startswith(f"config.yaml:1: {path}: ")
+    assert f'in quotes: "{written}"' in said
+
+
+@pytest.mark.parametrize("written", TRAPS)
+def test_c043_text_in_quotes_stays_as_written(written: str, tmp_path: Path) -> None:
+    loaded = load(kubernetes(f"node_selector: {{label: '{written}'}}"), tmp_path)
+    assert loaded.settings.jobs.executors[0].config.model_dump()["node_selector"] == {"label": written}
+
+
+@pytest.mark.parametrize("key", ["on", "no", "1", "010", "null", "2024-01-01", "1e3"])
+def test_c043_keys_are_text_too(key: str, tmp_path: Path) -> None:
+    said = problem(kubernetes(f"node_selector: {{{key}: x}}"), tmp_path)
+    assert f"the key {key} is read as" in said
+    assert f'"{key}"' in said
+
+
+@pytest.mark.parametrize("written", ["010", "0o17", "12:30", "2024-01-01"])
+def test_c043_numbers_that_readers_of_yaml_read_differently_are_refused(written: str, tmp_path: Path) -> None:
+    assert f"port: {written} is read as" in problem(f"service: {{port: {written}}}", tmp_path)
+
+
+def test_c043_objects_of_any_form_hold_no_dates(tmp_path: Path) -> None:
+    said = problem(kubernetes("pod_security_context: {seen: [{at: 2024-01-01}]}"), tmp_path)
+    assert "pod_security_context.seen[0].at: 2024-01-01 is read as a date" in said
+    loaded = load(kubernetes("pod_security_context: {runAsUser: 1000, runAsNonRoot: true}"), tmp_path)
+    assert loaded.settings.jobs.executors[0].config.model_dump()["pod_security_context"] == {
+        "runAsUser": 1000,
+        "runAsNonRoot": True,
+    }
+
+
+def test_c043_affinity_takes_text_but_for_its_counts(tmp_path: Path) -> None:
+    wrong = (
+        "affinity: {nodeAffinity: {weight: 3, values: [true, 1.10]}}, tolerations: [{tolerationSeconds: 30}]"
+    )
+    assert [line.split(": ")[1] for line in problems(kubernetes(wrong), tmp_path)] == [
+        "jobs.executors[0].config.affinity.nodeAffinity.values[0]",
+        "jobs.executors[0].config.affinity.nodeAffinity.values[1]",
+    ]
+
+
+def test_c078_a_backend_that_does_not_serve_the_provider_is_refused(tmp_path: Path) -> None:
+    said = problem("jobs: {executors: [{provider: gpu, profile: big, backend: subprocess}]}", tmp_path)
+    assert said.startswith("config.yaml:1: jobs.executors[0].provider: ")
+    assert all(word in said for word in ("'subprocess'", "'gpu'", "'big'"))
+
+
+def test_an_unknown_backend_names_the_known_ones(tmp_path: Path) -> None:
+    said = problem("jobs: {executors: [{backend: volcano, config: {}}]}", tmp_path)
+    assert "one of: docker, kubernetes_job, volcano_job, openshell, subprocess, e2e" in said
+    assert "did you mean volcano_job?" in said
+    assert "backend is missing" in problem("jobs: {executors: [{config: {}}]}", tmp_path)
+
+
+@pytest.mark.parametrize(
+    "name", ["NEMO_JOB_ID", "NHX_TASK_CONFIG", "NHX_JOBS_URL", "NHX_ACCESS_TOKEN", "NEMO_WORKLOAD_X"]
+)
+def test_reserved_variables_in_a_profile_are_refused(name: str, tmp_path: Path) -> None:
+    for text in (
+        kubernetes(f"env: {{{name}: x}}"),
+        f"jobs: {{executor_defaults: {{subprocess: {{env: {{{name}: x}}}}}}}}",
+    ):
+        assert f"env.{name}: is reserved" in problem(text, tmp_path)
+
+
+def test_sections_of_other_services_give_a_warning_each(tmp_path: Path) -> None:
+    loaded = load(
+        "auth: {enabled: true, enabled2: no}\nfiles: {}\nnim_gateway: {a: 1}\nx-mine: 5\n", tmp_path
+    )
+    assert [warning.split(": ")[1] for warning in loaded.warnings] == ["auth", "files", "nim_gateway"]
+
+
+def test_a_password_in_a_url_is_not_shown(tmp_path: Path) -> None:
+    said = problem("database: {url: 'mysql://user:hunter2@host/db'}", tmp_path)
+    assert "hunter2" not in said
+    assert "mysql://user:***@host/db" in said
+
+
+def test_a_problem_is_one_line_whatever_is_in_the_file(tmp_path: Path) -> None:
+    said = problem('jobs: {"bad\\nkey\\x1b[31m": 1}', tmp_path)
+    assert said.isprintable()
