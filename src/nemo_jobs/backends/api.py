@@ -1,0 +1,276 @@
+"""What a backend is: the protocol, its data, and the two errors it may raise.
+
+A backend starts work, looks at it, stops it and reads its output. It knows nothing of the
+database, of job states or of HTTP, and keeps nothing that matters: everything needed to find a
+workload again is in its `Handle`, which the caller stores.
+
+Order of calls for one workload: `submit` (again after a crash: same key), then `observe` and
+`logs` any number of times, `stop` zero or more times, `remove` at least once, at last.
+Calls for different workloads may run concurrently; so may `observe`, `logs` and `stop` of one.
+Every line of the docstrings below is a test of the conformance suite in `nemo_jobs.testing`.
+"""
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Protocol, runtime_checkable
+
+Json = dict[str, Any]
+
+
+class Phase(StrEnum):
+    """Where a workload is, in the backend's own terms."""
+
+    WAITING = "waiting"  # accepted, not running yet
+    RUNNING = "running"
+    SUCCEEDED = "succeeded"  # every task ended with code 0
+    FAILED = "failed"  # ended otherwise, by itself
+    STOPPED = "stopped"  # ended because `stop` was called
+    LOST = "lost"  # it is gone and how it ended can't be known
+
+
+ENDED = frozenset({Phase.SUCCEEDED, Phase.FAILED, Phase.STOPPED, Phase.LOST})
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """Whether a backend can take work now; `message` says why not and what to do."""
+
+    ok: bool
+    message: str = ""
+    version: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """What a backend can do, as data, so that a spec is refused before it is stored."""
+
+    distributed: bool = False
+    gpus: bool = False
+    images: bool = False
+    isolation: bool = False
+    persistent_storage: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PlatformInfo:
+    """What a task is told about the service: addresses and logging."""
+
+    urls: Mapping[str, str]  # keys: base, files, secrets, jobs, auth, models
+    log_level: str = "INFO"
+    log_format: str = "plain"
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One run of one step, complete: everything a backend needs to start it.
+
+    `key` names this run for ever (`nj-…`, letters, digits and hyphens); `config` is the
+    profile's config model of this backend; `spec` is the step of `platform_spec` with all
+    defaults; `secret_env` holds resolved secret values and is never logged or stored.
+    """
+
+    key: str
+    provider: str
+    profile: str
+    config: Any
+    workspace: str
+    job: str
+    job_id: str
+    attempt_id: str
+    step: str
+    step_id: str
+    task: str  # task name, `task-<32 hex>`, derived from the key
+    fileset: str
+    output_location: str | None
+    spec: Json
+    platform: PlatformInfo
+    principal: Json = field(default_factory=dict)
+    secret_env: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Handle:
+    """How a backend finds its workload again. Small JSON; opaque to everyone else."""
+
+    backend: str
+    key: str
+    version: int
+    data: Json
+
+    def to_json(self) -> Json:
+        return {"backend": self.backend, "key": self.key, "version": self.version, "data": self.data}
+
+    @classmethod
+    def from_json(cls, value: Json) -> "Handle":
+        return cls(value["backend"], value["key"], value["version"], value["data"])
+
+
+@dataclass(frozen=True, slots=True)
+class TaskObservation:
+    """One process, container or pod. Times are microseconds since 1970 UTC.
+
+    `exit_code` follows the shell: 128+n for a signal n, with its name in `signal`.
+    `details` are the backend's own facts for the task's status_details (pid, work dir, …).
+    """
+
+    rank: int
+    name: str
+    phase: Phase
+    native_id: str = ""
+    node: str = ""
+    exit_code: int | None = None
+    signal: str | None = None
+    oom_killed: bool = False
+    started_at: int | None = None
+    ended_at: int | None = None
+    cpu_seconds: float | None = None
+    peak_memory_bytes: int | None = None
+    error_stack: str | None = None
+    details: Json = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """What is true about one workload now.
+
+    `reason` is a value of `nemo_jobs.domain.model.Reason` or empty when the phase and the
+    tasks' exit codes say enough; `message` is a sentence for people, or empty.
+    """
+
+    phase: Phase
+    tasks: tuple[TaskObservation, ...] = ()
+    reason: str = ""
+    message: str = ""
+    at: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class LogPiece:
+    """A run of output bytes of one stream of one task, as written.
+
+    Pieces may begin and end anywhere, also inside a line or a character. `cursor` is the
+    position behind this piece *of the whole workload*: passing it to `logs` goes on from there.
+    `truncated` says how many bytes the backend knows it could not deliver before this piece.
+    """
+
+    rank: int
+    task: str
+    stream: str  # "stdout" or "stderr"
+    at: int
+    data: bytes
+    cursor: Json
+    truncated: int = 0
+
+
+class BackendError(Exception):
+    """Base of what a backend raises on purpose."""
+
+
+class Rejected(BackendError):
+    """The same plan would fail again; nothing was started. `reason` as in `Observation`."""
+
+    def __init__(self, message: str, reason: str = "rejected") -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
+class Unavailable(BackendError):
+    """The backend can't be asked now. Either nothing was started or the next submit finds it."""
+
+    def __init__(self, message: str, retry_after: float = 5.0) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+
+
+class Backend(Protocol):
+    """A place where work runs. All methods but `render` and `capabilities` are coroutines."""
+
+    name: str
+
+    @property
+    def capabilities(self) -> Capabilities: ...
+
+    async def start(self) -> None:
+        """Connect. Called once before anything else; raises `Unavailable` when it can't."""
+        ...
+
+    async def probe(self) -> Health:
+        """Say whether work can be taken now. Cheap; never raises."""
+        ...
+
+    def render(self, plan: Plan) -> Json:
+        """Exactly what `submit` would send, without secret values. Pure."""
+        ...
+
+    async def submit(self, plan: Plan) -> Handle:
+        """Start the work once. Same key, same handle: never a second workload, also from
+        another process after a crash between start and record. Raises `Rejected` or `Unavailable`."""
+        ...
+
+    async def observe(self, handles: Sequence[Handle]) -> dict[str, Observation]:
+        """Look at many workloads at once, by key. An unknown one is LOST. Raises only
+        `Unavailable`, and then nothing is known about any of them."""
+        ...
+
+    async def stop(self, handle: Handle, grace: float) -> None:
+        """Ask everything of the workload to end: SIGTERM now, SIGKILL after `grace` seconds.
+
+        Returns at once; the end shows up in `observe` when nothing of it is left. Twice, after
+        the end, or on an unknown handle is fine."""
+        ...
+
+    async def remove(self, handle: Handle, *, wipe_storage: bool = False) -> None:
+        """Free everything that carries the key, by force; with `wipe_storage` also the storage
+        that the steps of the attempt share. Twice is fine."""
+        ...
+
+    def handles(self) -> AsyncIterator[Handle]:
+        """Everything of ours that exists there, for orphans and after a lost database."""
+        ...
+
+    def logs(self, handle: Handle, cursor: Json | None) -> AsyncIterator[LogPiece]:
+        """Output from `cursor` on (None: from the first byte), at least once and in order per
+        task and stream, as soon as it is written; ends when the work has ended and all is read."""
+        ...
+
+    async def aclose(self) -> None:
+        """Let go of connections. Work goes on running."""
+        ...
+
+
+@runtime_checkable
+class Watches(Protocol):
+    """A backend that can say when something may have changed."""
+
+    def changes(self) -> AsyncIterator[str]:
+        """Keys whose `observe` may have a new answer; hints only, may end at any time."""
+        ...
+
+
+@runtime_checkable
+class Trims(Protocol):
+    """A backend that can give back the space of output that has been stored."""
+
+    async def trim(self, handle: Handle, cursor: Json) -> None:
+        """Output before `cursor` will not be asked for again."""
+        ...
+
+
+@runtime_checkable
+class Finds(Protocol):
+    """A backend that several services may have used for one step, each out of sight of the others."""
+
+    async def find(self, plan: Plan) -> Handle | None:
+        """The work started under the plan's key, by whichever service; None when there is none.
+        Starts nothing."""
+        ...
+
+
+@runtime_checkable
+class Counts(Protocol):
+    """A backend whose work runs on this host and goes on after the service."""
+
+    def running(self) -> int:
+        """How many workloads run now."""
+        ...

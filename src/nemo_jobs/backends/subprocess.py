@@ -1,0 +1,334 @@
+"""Work as processes of this host, started and waited for by a keeper that outlives the service.
+
+No isolation and no limits: for trusted work. Output goes straight to files beside the keeper's
+journal, so nothing is lost while the service is away.
+"""
+
+import asyncio
+import contextlib
+import os
+import shutil
+import socket
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from nemo_jobs.backends import keeper_files, keeper_journal
+from nemo_jobs.backends.api import (
+    Capabilities,
+    Handle,
+    Health,
+    Json,
+    LogPiece,
+    Observation,
+    Phase,
+    Plan,
+    Rejected,
+    Unavailable,
+)
+from nemo_jobs.backends.environment import INHERITED
+from nemo_jobs.backends.keeper_client import ENDED_STATES, KeeperClient
+from nemo_jobs.backends.subprocess_facts import observation
+from nemo_jobs.backends.subprocess_files import erase, release
+from nemo_jobs.backends.subprocess_host import boot_id
+from nemo_jobs.backends.subprocess_output import OutputReader, OutputWatcher, Waker
+from nemo_jobs.backends.subprocess_plan import start_request
+from nemo_jobs.domain.clock import Clock
+
+NAME = "subprocess"
+HANDLE_VERSION = 1
+_LEAST_FREE = 16 << 20  # bytes of the data directory's disk below which no work is taken
+_ERASE_SECONDS = 30.0
+_KILL_SECONDS = 15.0
+_ELSEWHERE_TRIES = 3
+
+
+class HostProcesses:
+    """What is known here of the processes of keepers, and their output."""
+
+    def __init__(
+        self, data_dir: Path, *, host_id: str, clock: Clock, inherited: Mapping[str, str] = os.environ
+    ) -> None:
+        self.name = NAME
+        self._inherited = {name: inherited[name] for name in INHERITED if name in inherited}
+        self._keeper_dir = os.path.join(os.path.abspath(data_dir), "keeper")
+        self._host = host_id
+        self._boot = boot_id()
+        self._node = socket.gethostname()
+        self._clock = clock
+        self._keepers: dict[str, KeeperClient] = {}
+        self._watcher = OutputWatcher()
+        self._wakers: dict[str, set[Waker]] = {}
+        self._listeners: set[_Hints] = set()
+
+    async def start(self) -> None:
+        await self._keeper(self._keeper_dir).connect()
+
+    async def aclose(self) -> None:
+        for keeper in self._keepers.values():
+            await keeper.aclose()
+        self._watcher.close()
+        for hints in self._listeners:
+            hints.put(None)
+
+    async def changes(self) -> AsyncIterator[str]:
+        """Keys as soon as they end; also those that a new keeper knows nothing of."""
+        hints = _Hints()
+        self._listeners.add(hints)
+        try:
+            while not hints.closed:
+                for key in await hints.take():
+                    yield key
+        finally:
+            self._listeners.discard(hints)
+
+    def running(self) -> int:
+        return sum(len(keeper.running) for keeper in self._keepers.values())
+
+    async def logs(self, handle: Handle, cursor: Json | None) -> AsyncIterator[LogPiece]:
+        out = handle.data["out"]
+        reader = OutputReader(handle.data["task"], out, cursor, self._clock)
+        try:
+            with self._watcher.watching(out) as waker, self._waking(handle.key, waker):
+                while True:
+                    waker.clear()
+                    ended = await self._has_ended(handle)
+                    pieces = list(reader.read())
+                    for piece in pieces:
+                        yield piece
+                    if ended and not pieces:
+                        return
+                    if not pieces:
+                        await waker.wait()
+        finally:
+            reader.close()
+
+    async def trim(self, handle: Handle, cursor: Json) -> None:
+        for suffix, position in cursor.items():
+            path = f"{handle.data['out']}.{suffix}"
+            with contextlib.suppress(OSError):
+                if os.stat(path).st_blocks * 512 > 1 << 20:
+                    await asyncio.to_thread(release, path, int(position))
+
+    def _keeper(self, directory: str) -> KeeperClient:
+        if directory not in self._keepers:
+            self._keepers[directory] = KeeperClient(directory, self._hint)
+        return self._keepers[directory]
+
+    def _hint(self, key: str) -> None:
+        for waker in self._wakers.get(key, ()):
+            waker.wake()
+        for hints in self._listeners:
+            hints.put(key)
+
+    @contextlib.contextmanager
+    def _waking(self, key: str, waker: Waker) -> Iterator[None]:
+        wakers = self._wakers.setdefault(key, set())
+        wakers.add(waker)
+        try:
+            yield
+        finally:
+            wakers.discard(waker)
+            if not wakers and self._wakers.get(key) is wakers:
+                del self._wakers[key]
+
+    async def _has_ended(self, handle: Handle) -> bool:
+        try:
+            facts = await self._facts([handle])
+        except Unavailable:
+            return False  # the processes live on and write
+        return handle.key not in facts or facts[handle.key]["state"] in ENDED_STATES
+
+    async def _facts(self, handles: Sequence[Handle]) -> dict[str, Json]:
+        """What the keepers know of these; a key is missing when nothing is known."""
+        found: dict[str, Json] = {}
+        asked: dict[str, list[str]] = {}
+        for handle in handles:
+            directory = handle.data["keeper_dir"]
+            keeper = self._keeper(directory)
+            facts = keeper.known(handle.key) if keeper.connected else None
+            if facts is not None:
+                found[handle.key] = facts
+            else:
+                asked.setdefault(directory, []).append(handle.key)
+        for directory, keys in asked.items():
+            keeper = self._keeper(directory)
+            if keeper.exists:
+                found |= await keeper.find(keys)
+        return found
+
+
+class SubprocessBackend(HostProcesses):
+    """The host backend. Handles name the keeper that knows the work, so that one object here
+    serves the work of every service of this host."""
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return Capabilities(persistent_storage=True)
+
+    async def probe(self) -> Health:
+        try:
+            free = shutil.disk_usage(os.path.dirname(self._keeper_dir)).free
+            if free < _LEAST_FREE:
+                return Health(False, f"the disk of {self._keeper_dir} is full: {free >> 20} MiB are free")
+            await self._keeper(self._keeper_dir).connect()
+        except (Unavailable, OSError) as error:
+            return Health(False, str(error))
+        return Health(True, version=f"keeper {HANDLE_VERSION}")
+
+    def render(self, plan: Plan) -> Json:
+        request = start_request(plan, self._inherited)
+        env = {name: value for name, value in request["env"].items() if name not in plan.secret_env}
+        return {**request, "env": env}
+
+    async def submit(self, plan: Plan) -> Handle:
+        request = start_request(plan, self._inherited)
+        for attempt in range(_ELSEWHERE_TRIES):
+            answer = await self._keeper(self._keeper_dir).call("start", **request)
+            if answer.get("kind") != "exists":
+                return self._handle(plan.key, request, self._keeper_dir, answer)
+            found = await self._started_elsewhere(plan.key, request)
+            if found is not None:
+                return found
+            await asyncio.sleep(0.1 * attempt)  # another keeper may be taking a failed start back
+        # Its directory is there and nobody knows why: it must not run again, and is seen as lost.
+        return self._handle(plan.key, request, self._keeper_dir, {"job": {"state": "forgotten"}})
+
+    async def find(self, plan: Plan) -> Handle | None:
+        """Looks at every keeper of this host that has served the profile's working directory."""
+        try:
+            request = start_request(plan, self._inherited)
+        except Rejected:
+            return None  # what can't be started was not started
+        for directory in {self._keeper_dir, *keeper_files.registered(request["root"])}:
+            path = os.path.join(directory, keeper_journal.NAME)
+            if not os.path.exists(path):
+                continue
+            if plan.key in await asyncio.to_thread(keeper_journal.fold, path, frozenset({plan.key})):
+                facts = (await self._keeper(directory).find([plan.key])).get(plan.key)
+                if facts is not None:
+                    return self._handle(plan.key, request, directory, {"job": facts})
+        return None
+
+    async def observe(self, handles: Sequence[Handle]) -> dict[str, Observation]:
+        here = [handle for handle in handles if handle.data["host"] == self._host]
+        facts = await self._facts(here)
+        now = self._clock.now()
+        seen = {}
+        for handle in handles:
+            if handle.data["host"] != self._host:
+                message = f"The process is on the host {handle.data.get('node', '?')}; this is {self._node}."
+                seen[handle.key] = Observation(Phase.WAITING, (), "host_unreachable", message, now)
+                continue
+            restarted = handle.data["boot"] != self._boot
+            seen[handle.key] = observation(handle, facts.get(handle.key), now, restarted=restarted)
+        return seen
+
+    async def stop(self, handle: Handle, grace: float) -> None:
+        if self._is_here(handle):
+            await self._keeper(handle.data["keeper_dir"]).call("stop", key=handle.key, grace=grace)
+
+    async def stop_all(self, grace: float) -> None:
+        """End everything that runs here; returns when it has ended, or soon after the grace."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + grace + 2.0
+        for keeper in list(self._keepers.values()):
+            for key in list(keeper.running):
+                await keeper.call("stop", key=key, grace=grace)
+        hints = _Hints()
+        self._listeners.add(hints)
+        try:
+            while self.running() and loop.time() < deadline:
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(hints.take(), 0.1)
+        finally:
+            self._listeners.discard(hints)
+
+    async def remove(self, handle: Handle, *, wipe_storage: bool = False) -> None:
+        data = handle.data
+        if data["host"] != self._host:
+            raise Unavailable(f"the files of {handle.key} are on another host", retry_after=60.0)
+        keeper = self._keeper(data["keeper_dir"])
+        if keeper.exists:
+            await self._asked(keeper, "kill", handle.key)
+        await asyncio.to_thread(
+            erase,
+            data["task_dir"],
+            data["out"],
+            data["attempt_dir"],
+            data["root"],
+            storage=wipe_storage,
+            seconds=_ERASE_SECONDS,
+        )
+        if keeper.exists:
+            await self._asked(keeper, "forget", handle.key)
+        keeper.forget(handle.key)
+        self._hint(handle.key)
+
+    async def handles(self) -> AsyncIterator[Handle]:
+        for key, facts in (await self._keeper(self._keeper_dir).everything()).items():
+            yield self._handle(key, facts, self._keeper_dir, {"job": facts})
+
+    def _is_here(self, handle: Handle) -> bool:
+        return handle.data["host"] == self._host and self._keeper(handle.data["keeper_dir"]).exists
+
+    async def _asked(self, keeper: KeeperClient, op: str, key: str) -> None:
+        answer = await keeper.call(op, key=key, timeout=_KILL_SECONDS)
+        if "error" in answer:
+            raise Unavailable(answer["error"], retry_after=1.0)
+
+    async def _started_elsewhere(self, key: str, request: Json) -> Handle | None:
+        """The same start at the keeper of another service that has begun it."""
+        for directory in keeper_files.registered(request["root"]):
+            path = os.path.join(directory, keeper_journal.NAME)
+            if directory == self._keeper_dir:
+                continue
+            if key in await asyncio.to_thread(keeper_journal.fold, path, frozenset({key})):
+                answer = await self._keeper(directory).call("start", **request)
+                if answer.get("kind") != "exists":
+                    return self._handle(key, request, directory, answer)
+        return None
+
+    def _handle(self, key: str, request: Mapping[str, Any], directory: str, answer: Json) -> Handle:
+        if "error" in answer:
+            if answer["kind"] == "unavailable":
+                raise Unavailable(answer["error"])
+            raise Rejected(answer["error"], answer.get("reason", "rejected"))
+        facts = answer["job"]
+        data = {
+            "host": self._host,
+            "node": self._node,
+            "boot": facts.get("boot", self._boot),
+            "keeper_dir": directory,
+            "task": request["task"],
+            "root": request["root"],
+            "task_dir": request["dir"],
+            "attempt_dir": keeper_files.attempt_of(request["dir"]),
+            "out": keeper_files.out_of(directory, request["task"]),
+            "pid": facts.get("pid"),
+            "pid_start": facts.get("start"),
+        }
+        return Handle(NAME, key, HANDLE_VERSION, data)
+
+
+class _Hints:
+    """Keys for one reader, each once however often it is put."""
+
+    def __init__(self) -> None:
+        self._keys: dict[str, None] = {}
+        self.closed = False
+        self._some = asyncio.Event()
+
+    def put(self, key: str | None) -> None:
+        if key is None:
+            self.closed = True
+        else:
+            self._keys[key] = None
+        self._some.set()
+
+    async def take(self) -> list[str]:
+        await self._some.wait()
+        self._some.clear()
+        keys = list(self._keys)
+        self._keys.clear()
+        return keys
