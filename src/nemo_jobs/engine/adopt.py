@@ -1,0 +1,105 @@
+"""Taking up at the start what an earlier run of the service left half done."""
+
+import logging
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from nemo_jobs.backends import api
+from nemo_jobs.backends.api import Backend, Handle
+from nemo_jobs.domain.clock import Clock
+from nemo_jobs.domain.model import Json, Reason, StepRecord
+from nemo_jobs.domain.profiles import ProfileSet
+from nemo_jobs.domain.states import WAITING, State, Trigger
+from nemo_jobs.store import steps
+from nemo_jobs.store.db import Database
+from nemo_jobs.store.steps import Outcome
+
+if TYPE_CHECKING:
+    from nemo_jobs.engine.engine import Options
+
+log = logging.getLogger(__name__)
+
+_KEY = re.compile(r"nj-(.+)-(\d+)")
+
+
+async def adopt_started(
+    db: Database, backends: Mapping[str, Backend], clock: Clock, options: "Options"
+) -> None:
+    """Record the handles of work that was started just before a crash.
+
+    Between the start of a workload and the record of its handle the service may die. Such a step
+    looks as if it were waiting, so a request could end it at once although its work runs.
+    Therefore this happens before requests are served.
+    """
+    for backend in backends.values():
+        handles: dict[str, Handle] = {}
+        try:
+            async for handle in backend.handles():
+                handles[handle.key] = handle
+        except api.Unavailable as error:
+            log.warning("what runs on %s is looked for later: %s", backend.name, error)
+            continue
+        waiting = await db.read(steps.waiting_of, [_step_id(key) for key in handles])
+        for step in waiting:
+            await _adopt(db, step, handles, clock, options)
+
+
+def _step_id(key: str) -> str:
+    match = _KEY.fullmatch(key)
+    return f"platform-job-step-{match[1]}" if match else ""
+
+
+async def _adopt(
+    db: Database, step: StepRecord, handles: Mapping[str, Handle], clock: Clock, options: "Options"
+) -> None:
+    generation = step.generation + (step.state is State.RESUMING)
+    handle = handles.get(f"nj-{step.id.removeprefix('platform-job-step-')}-{generation}")
+    if handle is None:
+        return
+    now = clock.now()
+    held = await db.write(
+        steps.claim_one, step.id, owner=options.owner, token=options.token, now=now, until=now + 30_000_000
+    )
+    if held is None or held.state not in WAITING:
+        return
+    log.info("step %s of %s was started before the restart and is taken up", step.name, step.job)
+    outcome = Outcome(
+        triggers=(Trigger.SUBMITTED,),
+        reason=Reason.STARTING,
+        message="taken up after a restart",
+        handle=handle.to_json(),
+        host=options.host if handle.data.get("host") else None,
+        generation=generation,
+    )
+    await db.write(steps.apply, options.token, step.id, outcome, now)
+    await db.write(steps.release, options.token, [step.id], now)
+
+
+async def fail_steps_without_profile(
+    db: Database, profiles: ProfileSet, clock: Clock, options: "Options"
+) -> None:
+    """End waiting steps whose profile is not configured any more: nothing would ever start them."""
+    for (provider, name), count in (await db.read(steps.waiting_counts)).items():
+        profile = profiles.get(provider, name)
+        if profile is not None and not profile.unavailable:
+            continue
+        why = profile.unavailable if profile is not None else "it is not in the configuration any more"
+        text = f"profile {provider}/{name} can't run this step: {why}"
+        log.warning("%d waiting steps end: %s", count, text)
+        now = clock.now()
+        found = await db.write(
+            steps.claim_waiting,
+            provider,
+            name,
+            owner=options.owner,
+            token=options.token,
+            host=options.host,
+            now=now,
+            until=now + 30_000_000,
+            limit=64,
+        )
+        error: Json = {"message": text, "reason": Reason.PROFILE_REMOVED}
+        for step in found:
+            outcome = Outcome((Trigger.FAILED,), Reason.PROFILE_REMOVED, text, error_details=error)
+            await db.write(steps.apply, options.token, step.id, outcome, now)

@@ -1,0 +1,205 @@
+"""Output of one workload: read from the backend, cut into lines, stored in batches.
+
+One `Collector` a held step. A reader task pulls pieces (at most `MAX_PENDING` bytes ahead of the
+store); a writer task stores what has gathered: soon after the first byte, at growing intervals
+while output keeps coming, at once when a batch is full. The position in the output is stored in
+the same transaction as the lines, so a restart repeats and drops nothing.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+from nemo_jobs.backends.api import Backend, Handle, LogPiece, Trims
+from nemo_jobs.domain.clock import Clock
+from nemo_jobs.domain.model import Json
+from nemo_jobs.engine.lines import LineSplitter
+from nemo_jobs.store.steps import Chunk, LogBatch
+
+log = logging.getLogger(__name__)
+
+FULL = 1 << 20
+MAX_PENDING = 4 << 20
+#: Seconds from the first byte to its storage; the pause grows while output keeps coming, little
+#: for a trickle, more for a stream.
+FIRST_FLUSH = 0.005
+TRICKLE_FLUSH = 0.02
+STREAM_FLUSH = 0.5
+TRICKLE = 64 << 10
+SNAPSHOT_EVERY = 1.0
+
+#: Stores a batch and tells how many bytes the job's log holds then; None: the lease is gone.
+Store = Callable[[LogBatch], Awaitable[int | None]]
+
+
+class Collector:
+    """Collects the output of one workload until it has ended or the lease is lost."""
+
+    def __init__(
+        self, backend: Backend, handle: Handle, cursor: Json | None, store: Store, clock: Clock, limit: int
+    ) -> None:
+        self._backend, self._handle, self._store, self._clock, self._limit = (
+            backend,
+            handle,
+            store,
+            clock,
+            limit,
+        )
+        # A position in the output of another run of the step means nothing here.
+        cursor = cursor if cursor and cursor.get("key") == handle.key else {}
+        self._position: Json | None = cursor.get("at")
+        self._full: bool = cursor.get("full", False)
+        self._splitters: dict[tuple[str, str], LineSplitter] = {}
+        for item in cursor.get("streams", ()):
+            self._splitter(item["task"], item["stream"]).restore(item["state"])
+        self._chunks: list[tuple[str, str, int, int, list[bytes]]] = []
+        self._pending = 0
+        self._arrived = asyncio.Event()
+        self._room = asyncio.Event()
+        self._room.set()
+        self._moved = False
+        self._storing = asyncio.Lock()  # held while a batch is between here and the database
+        self._reader: asyncio.Task[None] | None = None
+        self._writer: asyncio.Task[None] | None = None
+        self.failure: str | None = None
+
+    def start(self) -> None:
+        self._reader = asyncio.create_task(self._read())
+
+    async def drain(self, seconds: float) -> LogBatch | None:
+        """Wait until all output is read and give what is not stored yet, to be stored with the end.
+
+        After `seconds` the rest is given up and a marker line says so.
+        """
+        if self._reader is not None:
+            try:
+                async with asyncio.timeout(seconds):
+                    await asyncio.shield(self._reader)
+            except TimeoutError:
+                self.failure = f"its output was not complete {seconds:g} s after the end"
+                self._mark("", f"this log may be incomplete: {self.failure}")
+        async with self._storing:
+            await self.aclose()
+        for (task, stream), splitter in self._splitters.items():
+            self._add(task, stream, *splitter.finish())
+        return self._take() if self._moved or self._chunks else None
+
+    async def aclose(self) -> None:
+        """End both tasks; what is not stored stays with the backend."""
+        for task in (self._reader, self._writer):
+            if task is not None:
+                task.cancel()
+        await asyncio.gather(
+            *(t for t in (self._reader, self._writer) if t is not None), return_exceptions=True
+        )
+
+    async def _read(self) -> None:
+        delay = 0.5
+        while True:
+            try:
+                async for piece in self._backend.logs(self._handle, self._position):
+                    await self._accept(piece)
+                return
+            except Exception as error:
+                # A reader that fails touches only its own task; it goes on from the cursor.
+                log.warning("reading the output of %s failed, trying again: %s", self._handle.key, error)
+                self.failure = str(error)
+                await asyncio.sleep(delay)
+                delay = min(delay * 2, 10.0)
+
+    async def _accept(self, piece: LogPiece) -> None:
+        if piece.truncated:
+            self._mark(piece.task, f"{piece.truncated} bytes of output were lost before this line")
+        if not self._full:
+            lines, count = self._splitter(piece.task, piece.stream).feed(piece.data)
+            self._add(piece.task, piece.stream, lines, count)
+        self._position, self._moved = piece.cursor, True
+        self._arrived.set()
+        if self._writer is None:
+            self._writer = asyncio.create_task(self._write())
+        if self._pending >= MAX_PENDING:
+            self._room.clear()
+            await self._room.wait()
+
+    def _splitter(self, task: str, stream: str) -> LineSplitter:
+        return self._splitters.setdefault((task, stream), LineSplitter())
+
+    def _add(self, task: str, stream: str, lines: bytes, count: int) -> None:
+        if not count:
+            return
+        self._pending += len(lines)
+        last = self._chunks[-1] if self._chunks else None
+        if last and last[:2] == (task, stream) and sum(map(len, last[4][:8])) < FULL and len(last[4]) < 8:
+            self._chunks[-1] = (task, stream, last[2], last[3] + count, [*last[4], lines])
+        else:
+            self._chunks.append((task, stream, self._clock.now(), count, [lines]))
+
+    def _mark(self, task: str, text: str) -> None:
+        name = task or next((t for t, _ in self._splitters), "")
+        self._add(name, "stdout", f"[nemo-jobs] {text}\n".encode(), 1)
+
+    def _take(self) -> LogBatch:
+        chunks = tuple(
+            Chunk(task, stream, at, n, b"".join(parts)) for task, stream, at, n, parts in self._chunks
+        )
+        self._chunks, self._pending, self._moved = [], 0, False
+        self._room.set()
+        streams = [
+            {"task": task, "stream": stream, "state": state}
+            for (task, stream), splitter in self._splitters.items()
+            if (state := splitter.state()) is not None
+        ]
+        return LogBatch(
+            chunks, {"key": self._handle.key, "at": self._position, "streams": streams, "full": self._full}
+        )
+
+    async def _write(self) -> None:
+        interval = FIRST_FLUSH
+        async for idle in self._ticks():
+            if idle:
+                self._snapshot()
+            elif self._pending < FULL:
+                await asyncio.sleep(interval)
+                interval = min(interval * 2, TRICKLE_FLUSH if self._pending < TRICKLE else STREAM_FLUSH)
+            async with self._storing:
+                if (self._moved or self._chunks) and not await self._flush():
+                    return
+
+    async def _ticks(self) -> AsyncIterator[bool]:
+        """False when something arrived, True once a second while nothing does."""
+        last = 0.0
+        while True:
+            redrawing = any(splitter.redrawing for splitter in self._splitters.values())
+            try:
+                # Not wait_for: on Python 3.11 it may swallow a cancellation that comes with the event.
+                async with asyncio.timeout(SNAPSHOT_EVERY if redrawing else 60.0):
+                    await self._arrived.wait()
+                self._arrived.clear()
+                now = self._clock.monotonic()
+                if redrawing and now - last >= SNAPSHOT_EVERY:
+                    last = now
+                    self._snapshot()
+                yield False
+            except TimeoutError:
+                last = self._clock.monotonic()
+                yield True
+
+    def _snapshot(self) -> None:
+        for (task, stream), splitter in self._splitters.items():
+            shown = splitter.snapshot()
+            self._add(task, stream, shown, 1 if shown else 0)
+
+    async def _flush(self) -> bool:
+        batch = self._take()
+        size = await self._store(batch)
+        if size is None:
+            if self._reader is not None:
+                self._reader.cancel()
+            return False
+        if isinstance(self._backend, Trims) and self._position is not None and batch.cursor["at"] is not None:
+            await self._backend.trim(self._handle, batch.cursor["at"])
+        if size >= self._limit and not self._full:
+            self._full = True
+            task = batch.chunks[-1].task if batch.chunks else ""
+            self._mark(task, f"log limit of {self._limit} bytes reached; later output is discarded")
+        return True

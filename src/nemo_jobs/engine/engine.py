@@ -1,0 +1,325 @@
+"""The loop: claim steps that are due, give each a follower, keep the leases, let go at the end.
+
+Wake-ups (a new job, a request, an ended process) only shorten the wait: claiming by due time at
+`POLL_SECONDS` gives the same result without them.
+"""
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+
+from nemo_jobs.backends.api import Backend, Counts, Health, PlatformInfo, Watches
+from nemo_jobs.domain.clock import Clock
+from nemo_jobs.domain.model import StepRecord, Unavailable
+from nemo_jobs.domain.profiles import Profile, ProfileSet
+from nemo_jobs.engine.adopt import adopt_started, fail_steps_without_profile
+from nemo_jobs.engine.follow import Follower, Surroundings
+from nemo_jobs.engine.records import LeasedRecords
+from nemo_jobs.engine.sweep import Sweeper
+from nemo_jobs.store import steps
+from nemo_jobs.store.db import Database
+
+log = logging.getLogger(__name__)
+
+LEASE_SECONDS = 30
+HEARTBEAT_SECONDS = 10.0
+POLL_SECONDS = 5.0
+PROBE_SECONDS = 15.0
+#: Steps claimed for one profile in one transaction, at most.
+CLAIM_BATCH = 64
+#: The shortest time between two looks for steps whose holder is gone, in seconds.
+RESCUE_EVERY = 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """Who this engine is and how it works."""
+
+    host: str
+    owner: str  # stable across restarts of one service
+    token: str  # new at each start
+    platform: PlatformInfo
+    log_limit: int
+    cores: int = 1
+    retention_days: int | None = None
+    on_host: bool = True
+
+
+class Engine:
+    """Runs the steps of all profiles whose backend is in `backends` (by backend name)."""
+
+    def __init__(
+        self,
+        db: Database,
+        profiles: ProfileSet,
+        backends: Mapping[str, Backend],
+        clock: Clock,
+        options: Options,
+    ) -> None:
+        self._db, self._profiles, self._backends, self._clock, self._options = (
+            db,
+            profiles,
+            backends,
+            clock,
+            options,
+        )
+        self._records = LeasedRecords(db, clock, options.token)
+        self._shared = Surroundings(self._records, clock, options.platform, options.host, options.log_limit)
+        self._held: dict[str, Follower] = {}
+        self._by_key: dict[str, Follower] = {}
+        self._wake = asyncio.Event()
+        self._stopping = False
+        self._main: asyncio.Task[None] | None = None
+        self._group: asyncio.TaskGroup | None = None
+        self._health: dict[str, Health] = {}
+        self._last_rescue = float("-inf")
+        self._unrescued = True  # a wake-up came for a step that nobody here holds
+        self._last_round = clock.monotonic()
+        self._unhook = db.on_wake(self._on_wake)
+        self._sweeper = Sweeper(db, backends, clock, options.host, options.retention_days)
+
+    # -- what others see
+
+    def health(self) -> dict[str, bool]:
+        """Each loop by name: False when it has made no progress for three intervals."""
+        fresh = self._clock.monotonic() - self._last_round < 3 * POLL_SECONDS + 5
+        return {"jobs": fresh and not self._stopping}
+
+    def problems(self) -> list[str]:
+        """What keeps profiles or output from working now."""
+        away = [f"{name}: {health.message}" for name, health in self._health.items() if not health.ok]
+        return [*away, *self._sweeper.problems()]
+
+    def snapshot(self) -> dict[str, int]:
+        """How many steps are held, by `provider/profile`."""
+        return dict(Counter(f"{f.step.provider}/{f.step.profile}" for f in self._held.values()))
+
+    def running_on_host(self) -> int:
+        """How many workloads run on this host and go on without the service."""
+        return sum(backend.running() for backend in self._backends.values() if isinstance(backend, Counts))
+
+    def nudge(self) -> None:
+        """Look at everything again now, as after a lost wake-up."""
+        self._unrescued, self._last_rescue = True, float("-inf")
+        self._wake.set()
+        for follower in self._held.values():
+            follower.poke(request=True)
+
+    # -- life
+
+    async def start(self) -> None:
+        """Take up what an earlier run of this service left, then begin to claim."""
+        await self._db.write(steps.void_leases, self._options.owner)
+        await self._probe_all()
+        await adopt_started(self._db, self._backends, self._clock, self._options)
+        self._main = asyncio.create_task(self._run())
+
+    async def stop(self) -> None:
+        """Let go of all steps; work goes on unless its profile says otherwise. Twice is fine."""
+        if not self._stopping:
+            self._stopping = True
+            marked = [
+                f for f in self._held.values() if getattr(f.profile.config, "on_shutdown", "keep") == "stop"
+            ]
+            await asyncio.gather(
+                *(follower.end_for_shutdown() for follower in marked), return_exceptions=True
+            )
+        self._unhook()
+        if self._main is not None:
+            self._main.cancel()
+            await asyncio.gather(self._main, return_exceptions=True)
+        try:
+            await self._db.write(steps.release, self._options.token, None, self._clock.now())
+        except Unavailable as error:
+            log.warning("leases are left to run out: %s", error)
+
+    async def _run(self) -> None:
+        async with asyncio.TaskGroup() as group:
+            self._group = group
+            group.create_task(self._guard("claim", self._claim_loop))
+            group.create_task(self._guard("heartbeat", self._heartbeat_loop))
+            group.create_task(self._guard("probe", self._probe_loop))
+            group.create_task(self._guard("sweep", self._sweeper.run))
+            for backend in self._backends.values():
+                if isinstance(backend, Watches):
+                    group.create_task(self._hints(backend))
+
+    async def _guard(self, name: str, loop: Callable[[], Awaitable[None]]) -> None:
+        """Run `loop` for ever: an error in it is told and survived."""
+        while True:
+            try:
+                await loop()
+            except Unavailable as error:
+                log.warning("%s waits for the database: %s", name, error)
+            except Exception:
+                log.exception("the %s loop failed and goes on", name)
+            await asyncio.sleep(1.0)
+
+    async def _hints(self, backend: Backend) -> None:
+        while True:
+            try:
+                async for key in backend.changes():  # type: ignore[attr-defined]
+                    follower = self._by_key.get(key)
+                    if follower is not None:
+                        follower.poke()
+            except Exception as error:
+                log.warning("hints of %s ended, asking again: %s", backend.name, error)
+            await asyncio.sleep(0.5)
+
+    def _on_wake(self, topic: str, key: str) -> None:
+        if topic != "work":
+            return
+        follower = self._held.get(key)
+        if follower is not None:
+            follower.poke(request=True)
+        else:
+            self._unrescued = True
+            self._wake.set()
+
+    # -- claiming
+
+    async def _claim_loop(self) -> None:
+        while True:
+            more = await self._claim_round()
+            self._last_round = self._clock.monotonic()
+            if more:
+                continue
+            try:
+                async with asyncio.timeout(RESCUE_EVERY if self._unrescued else POLL_SECONDS):
+                    await self._wake.wait()
+            except TimeoutError:
+                self._unrescued = True
+            self._wake.clear()
+
+    async def _claim_round(self) -> bool:
+        """Claim what fits; True when there may be more."""
+        more = False
+        for profile in self._usable():
+            free = min(self._places(profile) - self._busy(profile), CLAIM_BATCH)
+            if free <= 0:
+                continue
+            claimed = await self._claim(profile, free)
+            for step in claimed:
+                self._hold(step, profile)
+            more = more or len(claimed) == free == CLAIM_BATCH
+        if self._unrescued and self._clock.monotonic() - self._last_rescue >= RESCUE_EVERY:
+            self._last_rescue, self._unrescued = self._clock.monotonic(), False
+            await self._rescue()
+        return more
+
+    async def _claim(self, profile: Profile, limit: int) -> list[StepRecord]:
+        now = self._clock.now()
+        return await self._db.write(
+            steps.claim_waiting,
+            profile.provider,
+            profile.profile,
+            owner=self._options.owner,
+            token=self._options.token,
+            host=self._options.host,
+            now=now,
+            until=now + LEASE_SECONDS * 1_000_000,
+            limit=limit,
+            bind=profile.backend == "subprocess",
+            durable=False,
+        )
+
+    async def _rescue(self) -> None:
+        """Steps at work or asked to end that nobody holds."""
+        now = self._clock.now()
+        found = await self._db.write(
+            steps.claim_due,
+            owner=self._options.owner,
+            token=self._options.token,
+            host=self._options.host,
+            now=now,
+            until=now + LEASE_SECONDS * 1_000_000,
+            limit=256,
+        )
+        for step in found:
+            self._hold(step, self._profile_of(step))
+
+    def _usable(self) -> list[Profile]:
+        return [
+            profile
+            for profile in self._profiles
+            if not profile.unavailable
+            and profile.backend in self._backends
+            and self._health.get(profile.backend, Health(True)).ok
+        ]
+
+    def _profile_of(self, step: StepRecord) -> Profile | None:
+        profile = self._profiles.get(step.provider, step.profile)
+        if profile is not None and profile.backend in self._backends:
+            return profile
+        backend = step.handle["backend"] if step.handle else "subprocess"
+        return self._profiles.default_for(backend, step.provider, step.profile)
+
+    def _busy(self, profile: Profile) -> int:
+        return sum(1 for follower in self._held.values() if follower.profile.key == profile.key)
+
+    def _places(self, profile: Profile) -> int:
+        places = getattr(profile.config, "places", None)
+        return int(places(self._options.cores)) if places else 256
+
+    def _hold(self, step: StepRecord, profile: Profile | None) -> None:
+        if step.id in self._held or profile is None or self._group is None:
+            return
+        follower = Follower(self._shared, step, profile, self._backends[profile.backend])
+        self._held[step.id] = follower
+        self._by_key[follower.key] = follower
+        self._group.create_task(self._follow(follower))
+
+    async def _follow(self, follower: Follower) -> None:
+        step_id, key = follower.step.id, follower.key
+        try:
+            await follower.run()
+        except Exception:
+            log.exception(
+                "looking after step %s of %s failed; trying again", follower.step.name, follower.step.job
+            )
+            await asyncio.sleep(1.0)
+            await self._give_back(step_id)
+        finally:
+            self._held.pop(step_id, None)
+            self._by_key.pop(key, None)
+            self._wake.set()
+
+    async def _give_back(self, step_id: str) -> None:
+        due = self._clock.now() + 5_000_000
+        try:
+            await self._db.write(steps.release, self._options.token, [step_id], due)
+        except Unavailable as error:
+            log.warning("a lease is left to run out: %s", error)
+
+    # -- keeping
+
+    async def _heartbeat_loop(self) -> None:
+        while True:
+            await asyncio.sleep(HEARTBEAT_SECONDS)
+            if self._held:
+                until = self._clock.now() + LEASE_SECONDS * 1_000_000
+                await self._db.write(steps.heartbeat, self._options.token, until)
+
+    async def _probe_loop(self) -> None:
+        while True:
+            await fail_steps_without_profile(self._db, self._profiles, self._clock, self._options)
+            await asyncio.sleep(PROBE_SECONDS)
+            await self._probe_all()
+
+    async def _probe_all(self) -> None:
+        for name, backend in self._backends.items():
+            health = await backend.probe()
+            before = self._health.get(name)
+            if before is None or before.ok != health.ok:
+                level = logging.INFO if health.ok else logging.WARNING
+                log.log(
+                    level,
+                    "backend %s %s %s",
+                    name,
+                    "works" if health.ok else "can't be used:",
+                    health.message,
+                )
+                self._wake.set()
+            self._health[name] = health

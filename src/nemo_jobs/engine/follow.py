@@ -1,0 +1,320 @@
+"""One step, from its claim to its end: observe, decide, act, record, again."""
+
+import asyncio
+import logging
+from dataclasses import dataclass, replace
+from typing import Protocol, assert_never
+
+from nemo_jobs.backends import api
+from nemo_jobs.backends.api import Backend, Finds, Handle, Observation, Plan, PlatformInfo
+from nemo_jobs.domain import decide as rules
+from nemo_jobs.domain.clock import Clock
+from nemo_jobs.domain.model import Json, Reason, StepRecord
+from nemo_jobs.domain.profiles import Profile
+from nemo_jobs.domain.states import TERMINAL, WAITING, State, Trigger
+from nemo_jobs.engine import plans
+from nemo_jobs.engine.collect import Collector
+from nemo_jobs.store.steps import Applied, LogBatch, Outcome
+
+log = logging.getLogger(__name__)
+
+#: How long the rest of the output may take to arrive after the work has ended, in seconds.
+DRAIN_SECONDS = 30.0
+#: How long the record of a start waits for the end that may follow at once, in seconds: a short
+#: job then costs one transaction less.
+SHORT_JOB = 0.008
+#: The longest pause between two tries to reach a backend, in seconds.
+MAX_RETRY = 30.0
+
+
+class Records(Protocol):
+    """What a follower may do to the database, always under its lease. Waits out a database
+    that is away; None means that the lease is gone."""
+
+    async def reload(self, step_id: str) -> StepRecord | None: ...
+
+    async def apply(self, step_id: str, outcome: Outcome, *, durable: bool) -> Applied | None: ...
+
+    async def append(self, step_id: str, batch: LogBatch) -> int | None: ...
+
+    async def last_report(self, step_id: str) -> int | None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What all followers share."""
+
+    records: Records
+    clock: Clock
+    platform: PlatformInfo
+    host: str
+    log_limit: int
+
+
+class LeaseLost(Exception):
+    """Somebody else looks after the step now."""
+
+
+class Follower:
+    """Looks after one held step. `poke` makes it look again at once."""
+
+    def __init__(self, shared: Surroundings, step: StepRecord, profile: Profile, backend: Backend) -> None:
+        self.step, self.profile, self.backend = step, profile, backend
+        self._shared = shared
+        self._records, self._clock = shared.records, shared.clock
+        waiting = step.state in WAITING
+        # A waiting step has no work of its own yet; a handle in it belongs to the run before.
+        self.handle = Handle.from_json(step.handle) if step.handle and not waiting else None
+        self._recorded = self.handle is not None
+        self._generation = step.generation + (step.state is State.RESUMING)
+        # Its last holder may have died between a start and its record.
+        ending = step.state in (State.CANCELLING, State.PAUSING)
+        self._uncertain = not waiting and (ending or self.handle is None)
+        self._observation: Observation | None = None
+        self._collector: Collector | None = None
+        self._collected = False
+        self._rest_of_log: LogBatch | None = None
+        self._event = asyncio.Event()
+        self._requested = False
+        self._failures = 0
+
+    @property
+    def key(self) -> str:
+        """The name of this run at its backend."""
+        return self.handle.key if self.handle else replace(self.step, generation=self._generation).key
+
+    def poke(self, *, request: bool = False) -> None:
+        self._requested = self._requested or request
+        self._event.set()
+
+    async def end_for_shutdown(self) -> None:
+        """Ask the work to end because the service does; the next start records its end."""
+        if self.handle is None:
+            return
+        reason, text = Reason.SERVICE_STOPPED, "ended because the service was stopped (on_shutdown: stop)"
+        if self.step.state in (State.PENDING, State.ACTIVE):
+            await self._apply(Outcome(reason=reason, message=text, stop_reason=reason), durable=True)
+        await self.backend.stop(self.handle, plans.limits_of(self.step, self.profile).grace)
+
+    async def run(self) -> None:
+        """Until the step needs nobody any more, or somebody else holds it."""
+        try:
+            while not await self._turn():
+                pass
+        except LeaseLost:
+            log.info("step %s of %s is looked after by another service", self.step.name, self.step.job)
+        finally:
+            if self._collector is not None:
+                await self._collector.aclose()
+
+    async def _turn(self) -> bool:
+        """One round; True when it was the last."""
+        if self._requested:
+            self._requested = False
+            await self._reload()
+            if self.step.state not in _HELD:
+                await self._let_go()
+                return True
+        try:
+            await self._look()
+            return await self._act()
+        except api.Unavailable as error:
+            await self._backend_away(error)
+            return False
+
+    async def _act(self) -> bool:
+        observation = self._observation
+        limits = plans.limits_of(self.step, self.profile)
+        view = plans.view_of(observation) if observation else None
+        silent = await self._silent_since(limits)
+        action = rules.decide(self.step, view, limits, self._clock.now(), silent)
+        match action:
+            case rules.Submit():
+                await self._submit(action.generation)
+            case rules.Record():
+                return await self._record(action)
+            case rules.Stop():
+                await self._stop(action)
+            case rules.Wait():
+                if not self._recorded and self.handle:
+                    await self._apply(Outcome(), durable=False)
+                await self._rest(action.look_at)
+            case _:
+                assert_never(action)
+        return False
+
+    async def _look(self) -> None:
+        if self._uncertain:
+            found = await self._find()
+            if found is not None:
+                self.handle, self._recorded = found, False
+            self._uncertain = False
+        if self.handle is None:
+            self._observation = None
+            return
+        self._observation = (await self.backend.observe([self.handle]))[self.handle.key]
+        self._failures = 0
+        if self._collector is None and not self._collected:
+            self._collected = True
+            self._collect(self.handle)
+
+    async def _find(self) -> Handle | None:
+        """A workload that was started without its handle being recorded."""
+        generations = (self.step.generation + 1, self.step.generation)
+        for generation in generations[: 1 if self._recorded else 2]:
+            plan = plans.make_plan(self.step, generation, self.profile, self._shared.platform)
+            handle = await self._started(plan)
+            if handle is not None:
+                self._generation = generation
+                return handle
+        return None
+
+    async def _started(self, plan: Plan) -> Handle | None:
+        if isinstance(self.backend, Finds):
+            return await self.backend.find(plan)
+        async for handle in self.backend.handles():
+            if handle.key == plan.key:
+                return handle
+        return None
+
+    def _collect(self, handle: Handle) -> None:
+        records, step_id = self._records, self.step.id
+
+        async def store(batch: LogBatch) -> int | None:
+            return await records.append(step_id, batch)
+
+        cursor = self.step.log_cursor if self._recorded else None
+        self._collector = Collector(self.backend, handle, cursor, store, self._clock, self._shared.log_limit)
+        self._collector.start()
+
+    async def _submit(self, generation: int) -> None:
+        plan = plans.make_plan(self.step, generation, self.profile, self._shared.platform)
+        self._generation = generation
+        try:
+            self.handle = await self.backend.submit(plan)
+        except api.Rejected as error:
+            await self._refused(error)
+        except api.Unavailable:
+            self._uncertain = True
+            raise
+        if self.handle is not None:
+            await self._rest(self._clock.now() + int(SHORT_JOB * 1e6), look=False)
+
+    async def _refused(self, error: api.Rejected) -> None:
+        text = f"{self.step.name}: {error}"
+        details: Json = {"message": text, "reason": error.reason}
+        await self._apply(Outcome((Trigger.FAILED,), error.reason, text, error_details=details), durable=True)
+        self._requested = True  # the next turn sees the end, or the request that came first
+
+    async def _record(self, action: rules.Record) -> bool:
+        if action.ended:
+            return await self._finish(action)
+        observation = self._observation
+        tasks = plans.task_changes(observation, None) if observation else ()
+        outcome = Outcome(
+            triggers=action.triggers,
+            reason=action.reason,
+            message=action.message,
+            tasks=tasks,
+            status_details=plans.step_details(observation) if observation else {},
+            due_at=action.look_at,
+        )
+        await self._apply(outcome, durable=False)
+        return False
+
+    async def _let_go(self) -> None:
+        """Somebody else ended or paused the step: its work must not go on."""
+        if self.handle is not None and (
+            self._observation is None or self._observation.phase not in api.ENDED
+        ):
+            await self.backend.stop(self.handle, plans.limits_of(self.step, self.profile).grace)
+
+    async def _finish(self, action: rules.Record) -> bool:
+        if self._collector is not None:
+            # Kept: when a request comes first, the end is recorded in another turn.
+            self._rest_of_log = await self._collector.drain(DRAIN_SECONDS)
+            self._collector = None
+        batch = self._rest_of_log
+        observation = self._observation
+        config = self.profile.config
+        good = Trigger.SUCCEEDED in action.triggers
+        at_once = good and config.cleanup_completed_jobs_immediately
+        outcome = Outcome(
+            triggers=action.triggers,
+            reason=action.reason,
+            message=action.message,
+            tasks=plans.task_changes(observation, action.error) if observation else (),
+            status_details=plans.step_details(observation) if observation else {},
+            error_details=action.error,
+            logs=batch,
+            removal_after=0 if at_once else config.ttl_seconds_after_finished * 1_000_000,
+            wipe_storage=not good or self.step.ordinal == self.step.steps_total - 1,
+            claim_next=False,
+        )
+        await self._apply(outcome, durable=True)
+        return self.step.state not in _HELD
+
+    async def _stop(self, action: rules.Stop) -> None:
+        changed = (str(action.reason), action.message) != (self.step.reason, self.step.message)
+        if action.mark or changed or not self._recorded:
+            outcome = Outcome(
+                reason=action.reason,
+                message=action.message,
+                stop_reason=action.reason if action.mark else None,
+                due_at=action.look_at,
+            )
+            await self._apply(outcome, durable=True)
+        if self.handle is not None:
+            await self.backend.stop(self.handle, action.grace)
+        await self._rest(action.look_at)
+
+    async def _apply(self, outcome: Outcome, *, durable: bool) -> None:
+        """Write under the lease, together with a handle that is not recorded yet."""
+        if self.handle is not None and not self._recorded:
+            outcome = replace(
+                outcome,
+                handle=self.handle.to_json(),
+                host=self._host(self.handle),
+                generation=self._generation,
+            )
+        outcome = replace(outcome, expect=self.step.state)
+        applied = await self._records.apply(self.step.id, outcome, durable=durable)
+        if applied is None:
+            raise LeaseLost
+        self.step = applied.step
+        self._recorded = self._recorded or (self.handle is not None and applied.written)
+
+    def _host(self, handle: Handle) -> str | None:
+        return self._shared.host if handle.data.get("host") else None
+
+    async def _reload(self) -> None:
+        step = await self._records.reload(self.step.id)
+        if step is None:
+            raise LeaseLost
+        self.step = step
+
+    async def _silent_since(self, limits: rules.Limits) -> int | None:
+        if not limits.staleness or self.step.state is not State.ACTIVE:
+            return None
+        return await self._records.last_report(self.step.id) or self.step.active_since
+
+    async def _backend_away(self, error: api.Unavailable) -> None:
+        self._failures += 1
+        text = f"{self.step.provider}/{self.step.profile} can't be asked now: {error}"
+        if text != self.step.message:
+            await self._apply(Outcome(reason=Reason.BACKEND_UNAVAILABLE, message=text), durable=False)
+        pause = min(error.retry_after * self._failures, MAX_RETRY)
+        await self._rest(self._clock.now() + int(pause * 1e6))
+
+    async def _rest(self, until: int, *, look: bool = True) -> None:
+        """Until `until`, or until somebody pokes; then, with `look`, the record is read again."""
+        seconds = max(0.0, (until - self._clock.now()) / 1e6)
+        try:
+            async with asyncio.timeout(seconds):
+                await self._event.wait()
+        except TimeoutError:
+            self._requested = self._requested or look  # the wake-up may have been lost
+        self._event.clear()
+
+
+_HELD = frozenset(State) - TERMINAL - {State.PAUSED}

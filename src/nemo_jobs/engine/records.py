@@ -1,0 +1,46 @@
+"""The followers' door to the database: under one lease, and patient while it is away."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import TypeVar
+
+from nemo_jobs.domain.clock import Clock
+from nemo_jobs.domain.model import StepRecord, Unavailable
+from nemo_jobs.store import steps
+from nemo_jobs.store.db import Database
+from nemo_jobs.store.steps import Applied, LogBatch, Outcome
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+
+class LeasedRecords:
+    """Store calls under the lease `token`. A database that is away is waited for: what happened
+    to the work is recorded later, never dropped."""
+
+    def __init__(self, db: Database, clock: Clock, token: str) -> None:
+        self._db, self._clock, self._token = db, clock, token
+
+    async def reload(self, step_id: str) -> StepRecord | None:
+        return await self._patiently(steps.reload, self._token, step_id)
+
+    async def apply(self, step_id: str, outcome: Outcome, *, durable: bool) -> Applied | None:
+        now = self._clock.now()
+        return await self._patiently(steps.apply, self._token, step_id, outcome, now, durable=durable)
+
+    async def append(self, step_id: str, batch: LogBatch) -> int | None:
+        return await self._patiently(steps.append_logs, self._token, step_id, batch)
+
+    async def last_report(self, step_id: str) -> int | None:
+        return await self._patiently(steps.last_report, step_id)
+
+    async def _patiently(self, fn: Callable[..., T], *args: object, durable: bool = True) -> T:
+        delay = 0.2
+        while True:
+            try:
+                return await self._db.write(fn, *args, durable=durable)
+            except Unavailable as error:
+                log.warning("the database can't be written now, trying again: %s", error)
+                await asyncio.sleep(delay)
+                delay = min(delay * 2, 5.0)

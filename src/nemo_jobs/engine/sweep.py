@@ -1,0 +1,104 @@
+"""What is done in the background, slowly: removing ended work, orphans, old jobs, small chunks."""
+
+import asyncio
+import logging
+from collections.abc import Mapping
+
+from nemo_jobs.backends import api
+from nemo_jobs.backends.api import Backend, Handle
+from nemo_jobs.domain.clock import Clock
+from nemo_jobs.domain.model import Unavailable
+from nemo_jobs.store import compaction, jobs, steps
+from nemo_jobs.store.db import Database
+
+log = logging.getLogger(__name__)
+
+EVERY_SECONDS = 1.0
+REMOVALS_A_ROUND = 50
+#: Rounds between two looks for orphans and for jobs past their retention.
+SELDOM = 300
+#: How long something that nobody knows is left alone, in seconds: its record may be on the way.
+ORPHAN_GRACE = 120.0
+DAY = 86_400_000_000
+
+
+class Sweeper:
+    """Removes what the outbox lists, workloads that no record knows, and jobs past retention."""
+
+    def __init__(
+        self,
+        db: Database,
+        backends: Mapping[str, Backend],
+        clock: Clock,
+        host: str,
+        retention_days: int | None,
+    ) -> None:
+        self._db, self._backends, self._clock, self._host = db, backends, clock, host
+        self._retention = retention_days
+        self._unknown: dict[str, float] = {}
+        self._failing: dict[str, str] = {}
+
+    def problems(self) -> list[str]:
+        """Removals that keep failing."""
+        return [f"removing {key} failed: {why}" for key, why in list(self._failing.items())[:5]]
+
+    async def run(self) -> None:
+        rounds = 0
+        while True:
+            removed = await self.remove_due()
+            await self._db.write(compaction.compact_ended, 20)
+            if rounds % SELDOM == SELDOM - 1:
+                await self.remove_orphans()
+                await self.prune()
+            rounds += 1
+            await asyncio.sleep(0.2 if removed == REMOVALS_A_ROUND else EVERY_SECONDS)
+
+    async def remove_due(self) -> int:
+        """Carry out the removals that are due; how many were tried."""
+        due = await self._db.read(steps.due_removals, self._host, self._clock.now(), REMOVALS_A_ROUND)
+        for item in due:
+            handle = Handle.from_json(item.handle)
+            backend = self._backends.get(handle.backend)
+            if backend is None:
+                continue
+            try:
+                await backend.remove(handle, wipe_storage=item.wipe_storage)
+            except (api.BackendError, OSError) as error:
+                self._failing[item.key] = str(error)
+                pause = min(60, 2 ** min(item.tries, 6)) * 1_000_000
+                await self._db.write(steps.retry_removal, item.key, self._clock.now() + pause)
+                continue
+            self._failing.pop(item.key, None)
+            await self._db.write(steps.forget_removal, item.key, durable=False)
+        return len(due)
+
+    async def remove_orphans(self) -> None:
+        """Remove workloads of ours that no record has known for a while."""
+        seen: set[str] = set()
+        for backend in self._backends.values():
+            found: dict[str, Handle] = {}
+            try:
+                async for handle in backend.handles():
+                    found[handle.key] = handle
+            except api.Unavailable:
+                continue
+            known = await self._db.read(steps.known_keys, list(found))
+            now = self._clock.monotonic()
+            for key in found.keys() - known:
+                if now - self._unknown.setdefault(key, now) < ORPHAN_GRACE:
+                    continue
+                log.warning("removing %s on %s: no record knows it", key, backend.name)
+                await backend.remove(found[key])
+            seen |= found.keys() - known
+        self._unknown = {key: at for key, at in self._unknown.items() if key in seen}
+
+    async def prune(self) -> None:
+        """Delete ended jobs that are older than the retention, if one is set."""
+        if self._retention is None:
+            return
+        before = self._clock.now() - self._retention * DAY
+        try:
+            while gone := await self._db.write(jobs.prune, before, 100, False):
+                log.info("%d jobs older than %d days were deleted", len(gone), self._retention)
+        except Unavailable as error:
+            log.warning("old jobs are deleted later: %s", error)

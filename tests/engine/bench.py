@@ -1,0 +1,136 @@
+"""An engine over a real store and the scripted backend, in a time that the test moves."""
+
+import asyncio
+import contextlib
+import json
+from dataclasses import dataclass
+
+from nemo_jobs.backends.api import PlatformInfo
+from nemo_jobs.domain.clock import ManualClock
+from nemo_jobs.domain.profiles import Profile, ProfileSet, SubprocessConfig
+from nemo_jobs.domain.spec import JobSpec
+from nemo_jobs.domain.states import Trigger
+from nemo_jobs.engine.engine import Engine, Options
+from nemo_jobs.store import jobs, workspaces
+from nemo_jobs.store.db import Database
+from nemo_jobs.testing import FakeBackend, FakeWorld
+
+WORKSPACE = "default"
+
+
+@dataclass
+class Place:
+    """What outlives a crash: the database, the world outside and the time."""
+
+    db: Database
+    clock: ManualClock
+    world: FakeWorld
+    profiles: ProfileSet
+    log_limit: int = 1 << 30
+
+
+class Bench:
+    """One service's life at a place; `crash` and `start` may follow each other."""
+
+    def __init__(self, place: Place) -> None:
+        self.place = place
+        self.engine: Engine | None = None
+        self._starts = 0
+
+    @property
+    def db(self) -> Database:
+        return self.place.db
+
+    async def start(self) -> Engine:
+        self._starts += 1
+        options = Options(
+            host="here",
+            owner="one",
+            token=f"token-{self._starts}",
+            platform=PlatformInfo({"base": "http://127.0.0.1:1"}),
+            log_limit=self.place.log_limit,
+        )
+        backend = FakeBackend(self.place.clock, self.place.world)
+        self.engine = Engine(self.db, self.place.profiles, {"subprocess": backend}, self.place.clock, options)
+        await self.engine.start()
+        return self.engine
+
+    async def crash(self) -> None:
+        """The engine vanishes between two awaits: nothing is let go of."""
+        assert self.engine is not None
+        self.engine._unhook()
+        main = self.engine._main
+        assert main is not None
+        main.cancel()
+        await asyncio.gather(main, return_exceptions=True)
+        self.engine = None
+
+    async def create(self, name: str, *steps: dict[str, str], **spec: object) -> None:
+        """A job whose steps are scripted by their environment."""
+        made = []
+        for index, script in enumerate(steps or ({},)):
+            made.append(
+                {
+                    "name": f"step-{index}",
+                    "executor": {"provider": "subprocess", "command": ["true"]},
+                    "environment": [{"name": key, "value": value} for key, value in script.items()],
+                    **spec,
+                }
+            )
+        platform_spec = JobSpec.model_validate({"steps": made}).model_dump(mode="json")
+        new = jobs.NewJob(WORKSPACE, name, "test", "{}", platform_spec, f"job-fileset-{name}", "{}")
+        await self.db.write(jobs.create_job, new, self.place.clock.now(), "test")
+
+    async def ask(self, name: str, trigger: Trigger) -> str:
+        found = await self.db.write(jobs.request, WORKSPACE, name, trigger, self.place.clock.now(), "test")
+        return found.state
+
+    async def job(self, name: str) -> jobs.JobRecord:
+        return await self.db.read(jobs.get_job, WORKSPACE, name)
+
+    async def until(self, name: str, *states: str, seconds: float = 10.0) -> jobs.JobRecord:
+        """The job when it has come to one of `states`; the test's time stands still meanwhile."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + seconds
+        while (found := await self.job(name)).state not in states:
+            assert loop.time() < deadline, f"{name} is {found.state} ({found.message}), not {states}"
+            await asyncio.sleep(0.002)
+        return found
+
+    async def move(self, seconds: float) -> None:
+        """Let time pass: the world outside changes, and everybody looks again."""
+        self.place.clock.advance(seconds)
+        self.place.world.tick(self.place.clock.now())
+        if self.engine is not None:
+            self.engine.nudge()
+        await asyncio.sleep(0.005)
+
+    async def move_until(self, name: str, *states: str, step: float = 5.0, most: int = 60) -> jobs.JobRecord:
+        for _ in range(most):
+            with contextlib.suppress(AssertionError):
+                return await self.until(name, *states, seconds=0.05)
+            await self.move(step)
+        return await self.until(name, *states, seconds=0.1)
+
+    async def close(self) -> None:
+        if self.engine is not None:
+            await self.engine.stop()
+        await self.db.aclose()
+
+
+def profiles_of(**config: object) -> ProfileSet:
+    config = {"graceful_shutdown_timeout_seconds": 10, **config}
+    profile = Profile("subprocess", "default", "subprocess", SubprocessConfig.model_validate(config))
+    return ProfileSet({profile.key: profile})
+
+
+async def open_place(path: str, **config: object) -> Place:
+    clock = ManualClock()
+    db = Database.open(f"sqlite:///{path}", clock=clock)
+    await db.start()
+    await db.write(workspaces.ensure_defaults, clock.now())
+    return Place(db, clock, FakeWorld(), profiles_of(**config))
+
+
+def details(text: str | None) -> dict:
+    return json.loads(text or "{}")

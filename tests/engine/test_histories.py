@@ -1,0 +1,94 @@
+"""Random histories: whatever is asked and whenever the engine dies, every job comes to its end,
+no run is started twice, and no line is lost or doubled."""
+
+import asyncio
+import tempfile
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from nemo_jobs.domain.states import Trigger
+from nemo_jobs.store import jobs, logs
+from tests.engine.bench import WORKSPACE, Bench, open_place
+
+SCRIPTS = [
+    {"FAKE_OUTPUT": "a\nb\n"},
+    {"FAKE_RUN_SECONDS": "7", "FAKE_LINES": "7"},
+    {"FAKE_EXIT_CODE": "4", "FAKE_RUN_SECONDS": "3"},
+    {"FAKE_RUN_SECONDS": "forever", "FAKE_IGNORE_STOP": "1"},
+    {"FAKE_SUBMIT_ERROR": "unavailable:2"},
+    {"FAKE_SUBMIT_ERROR": "rejected"},
+    {"FAKE_WAIT_SECONDS": "4", "FAKE_RUN_SECONDS": "2"},
+    {"FAKE_RUN_SECONDS": "30", "FAKE_LOST": "2"},
+]
+ACTIONS = st.one_of(
+    st.tuples(st.just("create"), st.lists(st.sampled_from(SCRIPTS), min_size=1, max_size=3)),
+    st.tuples(st.sampled_from(["cancel", "pause", "resume"]), st.integers(0, 5)),
+    st.tuples(st.just("move"), st.sampled_from([0.5, 3.0, 40.0])),
+    st.tuples(st.just("crash"), st.booleans()),
+    st.tuples(st.just("turns"), st.integers(0, 12)),
+)
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.lists(ACTIONS, min_size=3, max_size=14))
+def test_every_history_ends_well(history) -> None:
+    asyncio.run(asyncio.wait_for(_play(history), 50))
+
+
+async def _play(history) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        place = await open_place(f"{folder}/nemo-jobs.db", max_concurrent=2, ttl_seconds_active=60)
+        bench = Bench(place)
+        await bench.start()
+        names: list[str] = []
+        for action, argument in history:
+            await _do(bench, names, action, argument)
+        await _settle(bench, names)
+        await _check(bench, names)
+        await bench.close()
+
+
+async def _do(bench: Bench, names: list[str], action: str, argument) -> None:
+    if action == "create":
+        names.append(f"job-{len(names)}")
+        await bench.create(names[-1], *argument)
+    elif action == "move":
+        await bench.move(argument)
+    elif action == "turns":
+        for _ in range(argument):
+            await asyncio.sleep(0)
+    elif action == "crash":
+        await bench.crash()
+        if argument:
+            bench.place.clock.advance(5)
+        await bench.start()
+    elif names:
+        await bench.ask(names[argument % len(names)], Trigger(action))
+
+
+async def _settle(bench: Bench, names: list[str]) -> None:
+    for _ in range(80):
+        states = {(await bench.job(name)).state for name in names}
+        if states <= {"completed", "error", "cancelled", "paused"}:
+            return
+        await bench.move(10)
+        await asyncio.sleep(0.02)
+    left = [(name, job.state, job.message) for name in names if (job := await bench.job(name))]
+    raise AssertionError(f"stuck: {left}")
+
+
+async def _check(bench: Bench, names: list[str]) -> None:
+    assert all(times == 1 for times in bench.place.world.starts.values()), bench.place.world.starts
+    for name in names:
+        tree = await bench.db.read(jobs.status_tree, WORKSPACE, name)
+        job, steps = tree.job, tree.steps
+        if job.state == "completed":
+            assert all(step.state == "completed" for step, _ in steps)
+        found, total, _ = await bench.db.read(logs.page, job.attempt_id, logs.LogFilter(None, None), 0, 10000)
+        assert [line.seq for line in found] == list(range(total))
+        by_task: dict[str, list[str]] = {}
+        for line in found:
+            by_task.setdefault(line.task, []).append(line.text)
+        for lines in by_task.values():
+            assert lines == ["a", "b"] or lines == [f"line {n}" for n in range(len(lines))]
