@@ -1,0 +1,108 @@
+"""The API document, from the operations and the models they name."""
+
+import re
+from collections.abc import Sequence
+from typing import Any, Literal
+
+from pydantic import TypeAdapter
+
+from nemo_jobs.domain.model import Json
+from nemo_jobs.http.documents import MODELS
+from nemo_jobs.http.routes import Operation
+
+_REFERENCE = "#/components/schemas/{model}"
+_TITLES = {
+    200: "Done",
+    201: "Created",
+    204: "Done; no content",
+    400: "The filter or the parameters don't fit together",
+    404: "Something named in the path does not exist",
+    409: "Not possible in the present state",
+    422: "The input is wrong",
+    503: "Not possible now; try again later",
+}
+
+
+def document(operations: Sequence[Operation], version: str) -> Json:
+    """The whole document, OpenAPI 3.1."""
+    names = {name for operation in operations for name in _names(operation)} | {
+        "Problem",
+        "ValidationProblems",
+    }
+    inputs: list[tuple[str, Literal["validation"], TypeAdapter[Any]]] = [
+        (name, "validation", MODELS[name]) for name in sorted(names)
+    ]
+    schemas, shared = TypeAdapter.json_schemas(inputs, ref_template=_REFERENCE)
+    shown = {name: schemas[(name, "validation")] for name in names}
+    definitions = shared.get("$defs", {})
+    paths: Json = {}
+    for operation in operations:
+        paths.setdefault(operation.path, {})[operation.method.lower()] = _operation(
+            operation, shown, definitions
+        )
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "nemo-jobs", "version": version},
+        "paths": paths,
+        "components": {"schemas": definitions},
+    }
+
+
+def _names(operation: Operation) -> list[str]:
+    return [name for name in (operation.query, operation.filter, operation.body, operation.answer) if name]
+
+
+def _operation(operation: Operation, shown: Json, definitions: Json) -> Json:
+    said: Json = {"summary": operation.summary, "operationId": operation.handler.__name__}
+    parameters = [_in_path(name) for name in re.findall(r"\{(\w+)\}", operation.path)]
+    if operation.query:
+        parameters += _in_query(_resolved(shown[operation.query], definitions))
+    if operation.filter:
+        parameters.append(
+            {
+                "name": "filter",
+                "in": "query",
+                "required": False,
+                "style": "deepObject",
+                "explode": True,
+                "schema": shown[operation.filter],
+            }
+        )
+    if parameters:
+        said["parameters"] = parameters
+    if operation.body:
+        said["requestBody"] = {
+            "required": True,
+            "content": {"application/json": {"schema": shown[operation.body]}},
+        }
+    said["responses"] = _responses(operation, shown)
+    return said
+
+
+def _responses(operation: Operation, shown: Json) -> Json:
+    success: Json = {"description": _TITLES[operation.returns]}
+    if operation.answer:
+        success["content"] = {operation.media: {"schema": shown[operation.answer]}}
+    responses = {str(operation.returns): success}
+    for status in operation.errors:
+        schema = shown["ValidationProblems" if status == 422 else "Problem"]
+        content = {"application/json": {"schema": schema}}
+        responses[str(status)] = {"description": _TITLES[status], "content": content}
+    return responses
+
+
+def _in_path(name: str) -> Json:
+    return {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
+
+
+def _in_query(model: Json) -> list[Json]:
+    required = model.get("required", ())
+    return [
+        {"name": name, "in": "query", "required": name in required, "schema": schema}
+        for name, schema in model["properties"].items()
+    ]
+
+
+def _resolved(schema: Json, definitions: Json) -> Any:
+    reference = schema.get("$ref")
+    return definitions[reference.rsplit("/", 1)[1]] if reference else schema

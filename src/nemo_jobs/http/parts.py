@@ -1,0 +1,56 @@
+"""What the HTTP side is made of; the service puts it together."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from nemo_jobs.domain.clock import Clock
+
+if TYPE_CHECKING:
+    from nemo_jobs.config import Settings
+    from nemo_jobs.domain.profiles import ProfileSet
+    from nemo_jobs.http.routes import Operation
+    from nemo_jobs.http.stream import Streams
+    from nemo_jobs.http.walks import Walks
+    from nemo_jobs.store.db import Database
+    from nemo_jobs.telemetry import Metrics
+
+
+class EngineView(Protocol):
+    """What the API tells about the engine that runs beside it."""
+
+    def health(self) -> Mapping[str, bool]:
+        """Loop by loop: does it make progress?"""
+        ...
+
+    def problems(self) -> Sequence[str]:
+        """Sentences for people about what does not work now; empty when all is well."""
+        ...
+
+    def snapshot(self) -> Mapping[str, int]:
+        """Counts of what the engine holds now, by name."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """Everything a route may use. `engine` is None where this process only serves the API."""
+
+    db: "Database"
+    settings: "Settings"
+    profiles: "ProfileSet"
+    clock: Clock
+    engine: EngineView | None
+    version: str
+    revision: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Api:
+    """What a handler gets: the parts, and what the application itself keeps."""
+
+    parts: Parts
+    streams: "Streams"
+    walks: "Walks"
+    metrics: "Metrics"
+    operations: "Sequence[Operation]"
