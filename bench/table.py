@@ -1,0 +1,74 @@
+"""The results as the Markdown table of docs/performance.md."""
+
+from bench.measures import Values
+
+#: measure, row, our key, how it is written, floor's key and name, what is asked.
+Row = tuple[str, str, str, str, str, str, str]
+ROWS: tuple[Row, ...] = (
+    (
+        *("latency", "create → completed of `true`, one at a time, p50", "create_to_completed_p50_ms"),
+        *("{:.1f} ms", "floor_task_spooler_p50_ms", "task-spooler", "≤ 8 ms, ≤ 2.5x task-spooler"),
+    ),
+    ("latency", "", "create_to_completed_p50_ms", "{:.2f} ms", "floor_spawn_wait_p50_ms", "spawn + wait", ""),
+    (
+        *("throughput", "1,000 `true` jobs, 16 clients", "jobs_per_second", "{:.0f}/s"),
+        *("floor_task_spooler_per_second", "task-spooler", "≥ 700/s, ≥ 1.0x task-spooler"),
+    ),
+    (
+        *("creates", "5,000 creates, 64 clients", "creates_per_second", "{:.0f}/s"),
+        *("floor_sqlite_group_commits_per_second", "SQLite commits of 64 rows", "≥ 2,000/s, none lost"),
+    ),
+    (
+        *("gets", "GET one job, 16 connections", "gets_per_second", "{:.0f}/s"),
+        *("floor_starlette_per_second", "bare Starlette answer", "≥ 5,000/s, ≥ 0.3x"),
+    ),
+    (
+        *("flood", "log of 1,000,000 lines (100 MB)", "log_mb_per_second", "{:.0f} MB/s"),
+        *("floor_cat_to_file_mb_per_second", "`cat` to a file", "≥ 150 MB/s, every line"),
+    ),
+    ("flood", "tail 500 of it, p50", "tail_500_p50_ms", "{:.1f} ms", "", "", "≤ 10 ms"),
+    ("flood", "memory during the flood", "memory_peak_mib", "{:.0f} MiB", "", "", "≤ 200 MB"),
+    ("readable", "a printed line can be read, p50", "line_readable_p50_ms", "{:.1f} ms", "", "", "≤ 20 ms"),
+    (
+        *("starts", "idle memory with the keeper", "idle_memory_mib", "{:.0f} MiB"),
+        *("floor_fastapi_memory_mib", "bare FastAPI app", "≤ 80 MB"),
+    ),
+    (
+        *("starts", "start to ready", "start_to_ready_s", "{:.2f} s"),
+        *("floor_fastapi_ready_s", "bare FastAPI app", "≤ 0.7 s"),
+    ),
+    (
+        *("starts", "`nemo jobs list`, p50", "cli_list_p50_ms", "{:.0f} ms"),
+        *("floor_python_pass_ms", "`python -c pass`", "≤ 110 ms"),
+    ),
+    ("memory", "memory with the keeper after 10,000 jobs", "memory_mib", "{:.0f} MiB", "", "", "≤ 80 MB"),
+)
+
+
+def table(machine: dict[str, str], medians: dict[str, Values], rounds: int) -> str:
+    where = "; ".join(f"{name} {value}" for name, value in machine.items())
+    head = ["| measure | here | floor, same run | here : floor | asked |", "| --- | --- | --- | --- | --- |"]
+    rows = [line(medians[row[0]], row) for row in ROWS if row[0] in medians]
+    return "\n".join(
+        [f"Medians of {rounds} alternating rounds. {where}.", "", *head, *rows, *sizes(medians), ""]
+    )
+
+
+def line(values: Values, row: Row) -> str:
+    _, name, key, form, floor, floor_name, asked = row
+    ours = form.format(values[key])
+    if floor not in values:
+        return f"| {name} | {ours} | {'not installed' if floor else '–'} | – | {asked} |"
+    ratio = values[key] / values[floor]
+    return f"| {name} | {ours} | {form.format(values[floor])} ({floor_name}) | {ratio:.2f} | {asked} |"
+
+
+def sizes(medians: dict[str, Values]) -> list[str]:
+    values = dict(medians.get("lists", {}))
+    if not values:
+        return []
+    ratio = values.pop("largest_to_smallest")
+    shown = ", ".join(f"{value:.1f} ms at {key.split('_')[3]}" for key, value in values.items())
+    return [
+        f"| list of 100, first pages, p50 | {shown} | each other | {ratio:.2f} | ≤ 3 ms, flat within 1.5x |"
+    ]

@@ -1,0 +1,72 @@
+"""Commands that look at one job or act on it."""
+
+import click
+
+from nemo_jobs.cli.inputs import Json, input_options, json_option, read_input
+from nemo_jobs.cli.options import job_command, name_argument
+from nemo_jobs.cli.render import show_object
+from nemo_jobs.cli.session import Session
+
+
+@click.command()
+@name_argument()
+@job_command()
+def get(session: Session, name: str) -> None:
+    """Show a job."""
+    show_object(session, session.ask("get_job", name))
+
+
+@click.command("get-status")
+@name_argument()
+@job_command()
+def get_status(session: Session, name: str) -> None:
+    """Show the states of a job, its steps and their tasks."""
+    show_object(session, session.ask("get_job_status", name))
+
+
+@click.command()
+@name_argument()
+@job_command()
+def cancel(session: Session, name: str) -> None:
+    """Ask a job to end; nothing of it runs any more when it is 'cancelled'."""
+    show_object(session, session.ask("cancel_job", name))
+
+
+@click.command()
+@name_argument()
+@job_command()
+def pause(session: Session, name: str) -> None:
+    """Stop a job's work so that it can be resumed."""
+    show_object(session, session.ask("pause_job", name))
+
+
+@click.command()
+@name_argument()
+@job_command()
+def resume(session: Session, name: str) -> None:
+    """Start the stopped step of a paused job again."""
+    show_object(session, session.ask("resume_job", name))
+
+
+@click.command()
+@name_argument()
+@job_command()
+def delete(session: Session, name: str) -> None:
+    """Delete an ended job with its logs and storage."""
+    session.ask("delete_job", name)
+    session.note(f"deleted job '{name}'")
+
+
+@click.command("update-status-details")
+@name_argument()
+@json_option("--body", help="The keys to set, as a JSON object.")
+@input_options
+@job_command()
+def update_status_details(
+    session: Session, name: str, body: Json | None, input_file: str | None, input_data: str | None
+) -> None:
+    """Merge keys into a job's status_details; prints null."""
+    details = {**read_input(input_file, input_data), **(body or {})}
+    if not details and body is None:
+        raise click.UsageError("nothing to set; give --body JSON, --input-file or --input-data")
+    show_object(session, session.ask("update_job_status_details", name, details))

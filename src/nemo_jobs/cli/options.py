@@ -1,0 +1,135 @@
+"""Options that several commands share."""
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+from nemo_jobs.cli.session import Session
+from nemo_jobs.cli.settings import FORMATS, TIMESTAMP_FORMATS
+from nemo_jobs.cli.text import given_text
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+Decorator = Callable[[Command], Command]
+_FORMATS = click.Choice(FORMATS)
+_FORMAT_NAMES = ("--output-format", "--output")
+_TIMESTAMPS = click.Choice(TIMESTAMP_FORMATS)
+_TIMES_HELP = "How tables show times."
+_CONTEXT_HELP = "Context of the settings file."
+pass_session = click.make_pass_decorator(Session)
+
+
+def global_options(
+    *, root: bool = False, format_letter: bool = True, context_letter: bool = True
+) -> Callable[[Any], Any]:
+    """The options that stand before or after the sub-command. Below the root only the format
+    shows up in the help; a command that uses the letter itself has just the long names."""
+    hidden = not root
+    form = ("-f",) if format_letter else ()
+    context = ("-c",) if context_letter else ()
+
+    def decorate(command: Command) -> Command:
+        for option in (
+            _flag("no_color", "--no-color", is_flag=True, hidden=hidden, help="No colours."),
+            _flag(
+                "no_truncate", "--no-truncate", is_flag=True, hidden=hidden, help="Whole values in tables."
+            ),
+            _flag(
+                "timestamp_format", "--timestamp-format", type=_TIMESTAMPS, hidden=hidden, help=_TIMES_HELP
+            ),
+            _flag("verbose", "-v", "--verbose", count=True, hidden=hidden, help="Show each request."),
+            click.option("--no-telemetry", is_flag=True, hidden=True, expose_value=False),
+            _flag("base_url", "--base-url", metavar="URL", hidden=hidden, help="Address of the service."),
+            _flag("context", *context, "--context", metavar="NAME", hidden=hidden, help=_CONTEXT_HELP),
+            _flag("output_format", *form, *_FORMAT_NAMES, type=_FORMATS, help="Output format."),
+        ):
+            command = option(command)
+        return command
+
+    return decorate
+
+
+def workspace_option(command: Command) -> Command:
+    """`--workspace`, kept in the session."""
+
+    def keep(context: click.Context, parameter: click.Parameter, value: str | None) -> None:
+        if value is not None:
+            context.ensure_object(Session).workspace = nonempty(context, parameter, value)
+
+    decorate: Decorator[Command] = click.option(
+        "-w",
+        "--workspace",
+        metavar="NAME",
+        expose_value=False,
+        callback=keep,
+        help="Workspace; else NHX_WORKSPACE, the context's, or 'default'.",
+    )
+    return decorate(command)
+
+
+def nonempty(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
+    """Refuse an empty name (it would address something else) and undo the locale's decoding."""
+    if value is None:
+        return None
+    try:
+        text = given_text(value)
+    except ValueError as error:
+        raise click.BadParameter("isn't valid UTF-8") from error
+    if not text.strip():
+        raise click.BadParameter("is empty")
+    return text
+
+
+def name_argument(name: str = "name", metavar: str = "NAME") -> Callable[[Any], Any]:
+    """A required name."""
+    return click.argument(name, metavar=metavar, callback=nonempty)
+
+
+def job_command(**choices: bool) -> Callable[[Any], Any]:
+    """What nearly every command below `jobs` has: the session, the workspace, the globals."""
+
+    def decorate(command: Any) -> Any:
+        return global_options(**choices)(workspace_option(pass_session(command)))
+
+    return decorate
+
+
+def paging_options(sorts: tuple[str, ...]) -> Callable[[Any], Any]:
+    """Page, sorting, columns: what a list has."""
+
+    def decorate(command: Any) -> Any:
+        for option in (
+            columns_option,
+            click.option("--stream", is_flag=True, help="One JSON object per line (json, raw)."),
+            click.option("--all-pages", is_flag=True, help="Fetch every page."),
+            click.option("--sort", type=click.Choice(sorts), help="Order; '-' in front: descending."),
+            click.option("--page-size", type=click.IntRange(1), metavar="N", help="Items per page."),
+            click.option("--page", type=click.IntRange(1), metavar="N", help="Number of the page."),
+        ):
+            command = option(command)
+        return command
+
+    return decorate
+
+
+def columns_option(command: Any) -> Any:
+    """`-c/--output-columns`."""
+    return click.option(
+        "-c",
+        "--output-columns",
+        "columns",
+        default="default",
+        metavar="default|all|A,B",
+        help="Columns of table, csv and markdown.",
+    )(command)
+
+
+def _flag(field: str, *names: str, **settings: Any) -> Callable[[Any], Any]:
+    def keep(context: click.Context, parameter: click.Parameter, value: Any) -> None:
+        flags = context.ensure_object(Session).flags
+        if field == "verbose":
+            flags.verbose += value or 0
+        elif value:
+            setattr(flags, field, value)
+
+    return click.option(*names, expose_value=False, callback=keep, **settings)

@@ -1,0 +1,42 @@
+"""`nemo services`: run the service in this terminal."""
+
+import os
+import signal
+import sys
+from pathlib import Path
+from types import FrameType
+
+import click
+
+
+@click.group()
+def services() -> None:
+    """Run the jobs service."""
+
+
+@services.command()
+@click.option("--host", help="Address to listen on.  [default: service.host, 127.0.0.1]")
+@click.option(
+    "--port", type=click.IntRange(0, 65535), help="Port to listen on; 0 takes a free one.  [default: 8080]"
+)
+@click.option(
+    "--data-dir", type=click.Path(path_type=Path, file_okay=False), help="Where the service keeps its data."
+)
+@click.option("--config", type=click.Path(path_type=Path, dir_okay=False), help="Configuration file (YAML).")
+@click.option("--role", type=click.Choice(["all", "api", "engine"]), default="all", show_default=True)
+def run(host: str | None, port: int | None, data_dir: Path | None, config: Path | None, role: str) -> None:
+    """Serve the API and run jobs until SIGTERM or Ctrl-C.
+
+    Exit code 0 after a stop, 2 when it can't start as asked. Jobs on this host go on after it.
+    """
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, _stop_early)
+    from nemo_jobs.service import ServiceOptions, run_service
+
+    options = ServiceOptions(host, port, data_dir, config, role)  # type: ignore[arg-type]
+    sys.exit(run_service(options, os.environ))
+
+
+def _stop_early(number: int, frame: FrameType | None) -> None:
+    """A signal before the service has its own handlers: nothing is running yet."""
+    raise SystemExit(0)

@@ -1,0 +1,256 @@
+"""HTTP/1.1 over one socket, kept open between requests.
+
+Written out because importing `http.client` takes longer than a whole `nemo jobs list` should:
+it loads the mail parser and TLS. Here TLS is loaded for https alone.
+"""
+
+import re
+import socket
+from collections.abc import Iterator, Mapping
+from io import BufferedReader
+from typing import NamedTuple, cast
+
+from nemo_jobs.client.errors import BadAddress, BadAnswer, ConnectionFailed, TimedOut
+
+MAX_BODY = 1 << 30
+_MAX_LINE = 1 << 16
+_MAX_HEADERS = 200
+_URL = re.compile(r"(https?)://(\[[0-9a-fA-F:.]+\]|[^/:@\[\]?#\s]+)(?::([0-9]{1,5}))?(/[^?#\s]*)?/?")
+_SAFE = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~")
+
+
+class Address(NamedTuple):
+    """Where a server listens. `path` is the socket file of a unix address, else empty."""
+
+    scheme: str
+    host: str
+    port: int
+    path: str
+    prefix: str
+
+    @property
+    def host_header(self) -> str:
+        if self.path:
+            return "localhost"
+        standard = {"http": 80, "https": 443}[self.scheme]
+        return self.host if self.port == standard else f"{self.host}:{self.port}"
+
+    def __str__(self) -> str:
+        return f"unix://{self.path}" if self.path else f"{self.scheme}://{self.host_header}{self.prefix}"
+
+
+def parse_address(url: str) -> Address:
+    """Read `http://host[:port][/prefix]`, `https://…` or `unix:///path/of/socket`."""
+    text = url.strip()
+    if text.startswith("unix://"):
+        path = text.removeprefix("unix://")
+        if not path.startswith("/"):
+            raise BadAddress(f"'{url}' needs an absolute path, like unix:///run/nemo.sock")
+        return Address("unix", "localhost", 0, path, "")
+    match = _URL.fullmatch(text)
+    port = int(match[3]) if match and match[3] else 0
+    if match is None or port > 65535:
+        raise BadAddress(f"'{url}' is not a base URL; use http://host:port, https://host or unix:///path")
+    scheme, host = match[1], match[2]
+    default = 443 if scheme == "https" else 80
+    return Address(scheme, host, port or default, "", (match[4] or "").rstrip("/"))
+
+
+def quote(text: str) -> str:
+    """Percent-encode one path segment or query value; `.` and `..` can't act as path steps."""
+    data = text.encode("utf-8", "surrogateescape")
+    if data in (b".", b".."):
+        return "%2E" * len(data)
+    return "".join(chr(byte) if byte in _SAFE else f"%{byte:02X}" for byte in data)
+
+
+class Response:
+    """An answer whose body has not been read yet."""
+
+    def __init__(
+        self, status: int, headers: Mapping[str, str], reader: BufferedReader, *, bodyless: bool
+    ) -> None:
+        self.status = status
+        self.headers = headers
+        self.finished = False
+        self._reader = reader
+        self._bodyless = bodyless
+
+    def read(self) -> bytes:
+        """The whole body."""
+        parts: list[bytes] = []
+        size = 0
+        for part in self.pieces():
+            size += len(part)
+            if size > MAX_BODY:
+                raise BadAnswer(f"the answer is larger than {MAX_BODY} bytes")
+            parts.append(part)
+        return b"".join(parts)
+
+    def lines(self) -> Iterator[str]:
+        """The body as text lines, each as soon as it is there; for event streams."""
+        rest = b""
+        for part in self.pieces():
+            *whole, rest = (rest + part).split(b"\n")
+            for line in whole:
+                yield line.removesuffix(b"\r").decode("utf-8", "replace")
+
+    def pieces(self) -> Iterator[bytes]:
+        """The body in the pieces in which it arrives."""
+        if self._bodyless:
+            pass
+        elif self.headers.get("transfer-encoding", "").lower() == "chunked":
+            yield from self._chunks()
+        elif "content-length" in self.headers:
+            yield from self._counted(_number(self.headers["content-length"], 10))
+        else:
+            while piece := self._reader.read1(_MAX_LINE):
+                yield piece
+            return
+        self.finished = True
+
+    def _counted(self, left: int) -> Iterator[bytes]:
+        while left:
+            piece = self._reader.read1(min(left, _MAX_LINE))
+            if not piece:
+                raise ConnectionFailed("the connection broke in the middle of an answer")
+            left -= len(piece)
+            yield piece
+
+    def _chunks(self) -> Iterator[bytes]:
+        while size := _number(_line(self._reader).split(";")[0], 16):
+            yield from self._counted(size)
+            _line(self._reader)
+        while _line(self._reader):
+            pass
+
+
+class Connection:
+    """One open connection. Any failure closes it; nothing is repeated here."""
+
+    def __init__(self, address: Address, *, timeout: float, ca_file: str | None = None) -> None:
+        self.address = address
+        self.used = False
+        try:
+            self._socket = _connect(address, timeout, ca_file)
+        except TimeoutError as error:
+            raise TimedOut(f"no connection to {address} within {timeout:g} s") from error
+        except OSError as error:
+            refused = isinstance(error, ConnectionRefusedError | FileNotFoundError)
+            text = f"can't connect to {address}: {_reason(error)}"
+            raise ConnectionFailed(text, refused=refused) from error
+        self._reader = cast(BufferedReader, self._socket.makefile("rb", buffering=_MAX_LINE))
+
+    def request(self, method: str, target: str, headers: Mapping[str, str], body: bytes | None) -> Response:
+        """Send one request and read the head of its answer."""
+        self.used = True
+        lines = [f"{method} {self.address.prefix}{target} HTTP/1.1", f"host: {self.address.host_header}"]
+        lines += [f"{name}: {value}" for name, value in headers.items()]
+        if body is not None or method in ("POST", "PUT", "PATCH"):
+            lines.append(f"content-length: {len(body or b'')}")
+        head = ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1", "replace")
+        broken: OSError | None = None
+        try:
+            self._socket.sendall(head + (body or b""))
+        except TimeoutError:
+            raise
+        except OSError as error:
+            # A server may answer (413, 503) and close before it has read all of the request.
+            broken = error
+        try:
+            return self._head(method)
+        except (OSError, ConnectionFailed) as error:
+            raise broken or error from None
+
+    def set_timeout(self, seconds: float) -> None:
+        self._socket.settimeout(seconds)
+
+    def close(self) -> None:
+        self._reader.close()
+        self._socket.close()
+
+    def _head(self, method: str) -> Response:
+        while True:
+            words = _line(self._reader).split(" ", 2)
+            if len(words) < 2 or not words[0].startswith("HTTP/1.") or not words[1].isdecimal():
+                raise BadAnswer(f"{self.address} doesn't speak HTTP")
+            status, headers = int(words[1]), self._headers()
+            if status >= 200:
+                break
+        if words[0] == "HTTP/1.0":
+            headers.setdefault("connection", "close")
+        return Response(status, headers, self._reader, bodyless=method == "HEAD" or status in (204, 304))
+
+    def _headers(self) -> dict[str, str]:
+        headers: dict[str, str] = {}
+        while line := _line(self._reader):
+            name, _, value = line.partition(":")
+            headers[name.strip().lower()] = value.strip()
+            if len(headers) > _MAX_HEADERS:
+                raise BadAnswer(f"{self.address} sent too many headers")
+        return headers
+
+
+def _connect(address: Address, timeout: float, ca_file: str | None) -> socket.socket:
+    if address.path:
+        plain = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        plain.settimeout(timeout)
+        try:
+            plain.connect(address.path)
+        except OSError:
+            plain.close()
+            raise
+        return plain
+    host = address.host.strip("[]")
+    plain = _dial(host, address.port, timeout)
+    plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    if address.scheme == "http":
+        return plain
+    import ssl
+
+    try:
+        return ssl.create_default_context(cafile=ca_file).wrap_socket(plain, server_hostname=host)
+    except OSError:
+        plain.close()
+        raise
+
+
+def _dial(host: str, port: int, timeout: float) -> socket.socket:
+    """A connection to the first address of the host that takes it."""
+    # As bytes, a plain name needs no IDNA tables, which are slow to load.
+    name = host.encode() if host.isascii() else host
+    failure: OSError = ConnectionRefusedError(f"{host} has no address")
+    for family, kind, protocol, _, place in socket.getaddrinfo(name, port, type=socket.SOCK_STREAM):
+        attempt = socket.socket(family, kind, protocol)
+        attempt.settimeout(timeout)
+        try:
+            attempt.connect(place)
+        except OSError as error:
+            attempt.close()
+            failure = error
+            continue
+        return attempt
+    raise failure
+
+
+def _line(reader: BufferedReader) -> str:
+    line = reader.readline(_MAX_LINE + 1)
+    if not line.endswith(b"\n"):
+        if len(line) > _MAX_LINE:
+            raise BadAnswer("a line of the answer's head is too long")
+        raise ConnectionFailed("the server closed the connection without an answer")
+    return line.decode("latin-1").rstrip("\r\n")
+
+
+def _number(text: str, base: int) -> int:
+    try:
+        value = int(text.strip(), base)
+    except ValueError:
+        value = -1
+    if value < 0:
+        raise BadAnswer(f"the answer has a length of '{text[:40]}'")
+    return value
+
+
+def _reason(error: OSError) -> str:
+    return (error.strerror or str(error)).lower()

@@ -1,0 +1,187 @@
+"""Load from some clients while the service is killed again and again.
+
+Afterwards everything settles and `check` compares the service's word with what the jobs
+themselves wrote down. The seed decides what is done; when exactly it happens is up to the
+machine, so a seed repeats a storm only roughly.
+"""
+
+import random
+import signal
+import statistics
+import threading
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tests.e2e.service import JOBS, Client, Service, in_threads, job, send
+from tests.storm.check import problems_of
+from tests.storm.jobs import Job, make, pick
+
+CLIENTS = 4
+PATIENCE = 60.0  # how long a client goes on trying while the service is away
+MOST_SHOWN = 60
+
+
+@dataclass
+class Report:
+    """What happened, for people; `problems` is empty when every promise was kept."""
+
+    seed: int
+    database: str
+    kills: int = 0
+    kills_while_starting: int = 0
+    keeper_kills: list[int] = field(default_factory=list)  # when, microseconds since 1970
+    starts: list[float] = field(default_factory=list)
+    jobs: Counter[str] = field(default_factory=Counter)
+    states: Counter[str] = field(default_factory=Counter)
+    lost: int = 0
+    lines: int = 0
+    resent: int = 0
+    seconds: float = 0
+    settle_seconds: float = 0
+    problems: list[str] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(self.jobs.items()))
+        states = ", ".join(f"{count} {state}" for state, count in sorted(self.states.items()))
+        start = f"p50 {statistics.median(self.starts):.2f} s, max {max(self.starts):.2f} s"
+        text = [
+            f"storm on {self.database}, seed {self.seed}: {len(self.problems)} problems",
+            f"  killed: the service {self.kills} times ({self.kills_while_starting} while it started), "
+            f"the keeper {len(self.keeper_kills)} times; start to ready {start}",
+            f"  jobs accepted: {self.jobs.total()} ({kinds})",
+            f"  ended: {states}; {self.lost} told as lost after a kill of the keeper",
+            f"  lines checked: {self.lines}; requests sent again: {self.resent};"
+            f" {self.seconds:.0f} s of load, {self.settle_seconds:.1f} s to settle",
+        ]
+        shown = [f"  PROBLEM {problem}" for problem in self.problems[:MOST_SHOWN]]
+        return "\n".join(text + shown)
+
+
+class Storm:
+    """One storm over one or more services that share a database."""
+
+    def __init__(self, root: Path, services: list[Service], database: str, seed: int) -> None:
+        self.services, self.seed = services, seed
+        self.marks = root / "marks"
+        self.marks.mkdir(parents=True)
+        self.report = Report(seed, database)
+        self.accepted: dict[str, Job] = {}
+        self.calm = threading.Event()
+        self._lock = threading.Lock()
+
+    def run(self, kills: int, *, rest: tuple[float, float] = (0.3, 2.5), settle: float = 120) -> Report:
+        for service in self.services:
+            service.start()
+        began = time.monotonic()
+        in_threads(lambda n: self._kill(kills, rest) if n == 0 else self._load(n), 1 + CLIENTS)
+        self.report.seconds = time.monotonic() - began
+        began = time.monotonic()
+        self._settle(settle)
+        self.report.settle_seconds = time.monotonic() - began
+        self.report.problems += problems_of(self.services, self.accepted, self.marks, self.report)
+        return self.report
+
+    def _kill(self, kills: int, rest: tuple[float, float]) -> None:
+        rng = random.Random(self.seed)
+        try:
+            while self.report.kills < kills:
+                time.sleep(rng.uniform(*rest))
+                service = rng.choice(self.services)
+                if rng.random() < 0.15:
+                    self._kill_keeper(service)
+                    time.sleep(rng.choice((0, 0, 0.2)))
+                service.kill()
+                self.report.kills += 1
+                if rng.random() < 0.15:
+                    self._kill_keeper(service)
+                time.sleep(rng.choice((0, 0, 0, 0.3, 1)))
+                began = time.monotonic()
+                service.spawn()
+                if rng.random() < 0.15 and self.report.kills < kills:
+                    time.sleep(rng.uniform(0, 0.6))
+                    service.kill()
+                    self.report.kills += 1
+                    self.report.kills_while_starting += 1
+                    service.spawn()
+                    began = time.monotonic()
+                service.wait_ready(30)
+                self.report.starts.append(time.monotonic() - began)
+        finally:
+            self.calm.set()
+
+    def _kill_keeper(self, service: Service) -> None:
+        keepers = service.keepers()
+        at = time.time_ns() // 1000
+        killed = [pid for pid in keepers if send(pid, signal.SIGKILL)]
+        if killed:
+            self.report.keeper_kills.append(at)
+
+    def _load(self, number: int) -> None:
+        rng = random.Random(f"{self.seed}-{number}")
+        clients = [service.client() for service in self.services]
+        pending: list[tuple[float, Job]] = []
+        count = 0
+        while not self.calm.is_set():
+            for _ in range(rng.choice((1, 1, 1, 1, 10))):
+                item = make(pick(rng), f"storm-{number}-{count}", self.marks, rng)
+                count += 1
+                self._create(rng, clients, item)
+                if item.then:
+                    pending.append((time.monotonic() + item.after, item))
+            now = time.monotonic()
+            for due in [entry for entry in pending if entry[0] <= now]:
+                pending.remove(due)
+                self._disturb(rng, clients, due[1])
+            self.calm.wait(rng.uniform(0, 0.25))
+        for _, item in pending:
+            self._disturb(rng, clients, item)
+
+    def _create(self, rng: random.Random, clients: list[Client], item: Job) -> None:
+        status, tries = self._send(rng, clients, JOBS, job(item.name, *item.steps))
+        if status == 201 or (status == 409 and tries > 1):  # 409: an earlier try without an answer was kept
+            with self._lock:
+                self.accepted[item.name] = item
+                self.report.jobs[item.kind] += 1
+        else:
+            self._problem(f"create of {item.name} answered {status} at try {tries}")
+
+    def _disturb(self, rng: random.Random, clients: list[Client], item: Job) -> None:
+        status, _ = self._send(rng, clients, f"{JOBS}/{item.name}/{item.then}", None)
+        if status != 200:
+            self._problem(f"{item.then} of {item.name} answered {status}")
+
+    def _send(self, rng: random.Random, clients: list[Client], path: str, body: object) -> tuple[int, int]:
+        """Send until somebody answers; status and the number of tries."""
+        deadline, tries = time.monotonic() + PATIENCE, 0
+        while time.monotonic() < deadline:
+            tries += 1
+            try:
+                return rng.choice(clients).post(path, body).status, tries
+            except OSError:
+                with self._lock:
+                    self.report.resent += 1
+                time.sleep(0.05)
+        return 0, tries
+
+    def _settle(self, patience: float) -> None:
+        """Resume what is paused and wait until every job has ended."""
+        client = self.services[0].client()
+        paused = [item.name for item in self.accepted.values() if item.then == "pause"]
+        open_jobs = set(self.accepted)
+        deadline = time.monotonic() + patience
+        while open_jobs and time.monotonic() < deadline:
+            for name in sorted(open_jobs):
+                answer = client.get(f"{JOBS}/{name}")
+                if answer.status != 200 or answer.json["status"] in ("completed", "error", "cancelled"):
+                    open_jobs.discard(name)
+                elif name in paused and answer.json["status"] == "paused":
+                    client.post(f"{JOBS}/{name}/resume")
+            time.sleep(0.1)
+        for name in sorted(open_jobs):
+            self._problem(f"{name} ({self.accepted[name].kind}) did not end: {client.status(name)}")
+
+    def _problem(self, text: str) -> None:
+        with self._lock:
+            self.report.problems.append(text)
