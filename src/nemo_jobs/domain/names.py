@@ -21,6 +21,7 @@ STEP_ID = "platform-job-step"
 TASK_ID = "platform-job-task"
 
 _BASE58 = "123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz"
+_BASE58_PAIRS = [first + second for first in _BASE58 for second in _BASE58]
 _LOWER = "abcdefghijklmnopqrstuvwxyz"
 _LOWER_DIGITS = _LOWER + "0123456789"
 _NOT_IN_NAME = re.compile(r"[^a-z0-9@.+_]+")
@@ -35,11 +36,12 @@ def is_name(text: str) -> bool:
 def new_id(prefix: str) -> str:
     """`<prefix>-<128 random bits in base 58>`."""
     number = secrets.randbits(128)
-    digits = ""
-    while number or len(digits) < 21:
-        number, rest = divmod(number, 58)
-        digits = _BASE58[rest] + digits
-    return f"{prefix}-{digits}"
+    pairs = []
+    for _ in range(11):  # two digits a division: ids are made for each job
+        number, rest = divmod(number, 58 * 58)
+        pairs.append(_BASE58_PAIRS[rest])
+    digits = "".join(reversed(pairs))
+    return f"{prefix}-{digits[1:] if digits[0] == _BASE58[0] else digits}"
 
 
 def attempt_name() -> str:

@@ -6,7 +6,7 @@ Unknown keys are ignored, as on every request body. `JobSpec.model_dump(mode="js
 
 import math
 import re
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import (
     AfterValidator,
@@ -31,6 +31,9 @@ from nemo_jobs.domain.names import (
 )
 
 Json = dict[str, Any]
+Item = TypeVar("Item")
+#: A list of which only the first wrong item is told: a body of megabytes can hold millions.
+Many = Annotated[list[Item], Field(fail_fast=True)]
 
 PERSISTENT_STORAGE_VARIABLE = "NEMO_JOB_PERSISTENT_JOB_STORAGE_PATH"
 
@@ -111,8 +114,8 @@ class Resources(Wire):
 
 class Container(Wire):
     image: Annotated[Text, Field(min_length=1)] | None = None
-    entrypoint: list[Text] = Field(default_factory=list)
-    command: list[Text] = Field(default_factory=list)
+    entrypoint: Many[Text] = Field(default_factory=list)
+    command: Many[Text] = Field(default_factory=list)
 
 
 class CpuExecutor(Wire):
@@ -139,7 +142,7 @@ class DistributedGpuExecutor(Wire):
 class SubprocessExecutor(Wire):
     provider: Literal["subprocess"] = "subprocess"
     profile: Text = "default"
-    command: list[Text]
+    command: Many[Text]
 
     @model_validator(mode="after")
     def _command_given(self) -> "SubprocessExecutor":
@@ -191,7 +194,7 @@ def _empty_object_is_empty_list(value: Any) -> Any:
 
 class StepSpec(Wire):
     name: Name
-    environment: Annotated[list[EnvironmentVariable], BeforeValidator(_empty_object_is_empty_list)] | None = (
+    environment: Annotated[Many[EnvironmentVariable], BeforeValidator(_empty_object_is_empty_list)] | None = (
         None
     )
     executor: Executor
@@ -215,8 +218,8 @@ class JobSecret(Wire):
 class JobSpec(Wire):
     """`platform_spec`: the steps, which run one after the other."""
 
-    steps: list[StepSpec]
-    secrets: list[JobSecret] | None = None
+    steps: Many[StepSpec]
+    secrets: Many[JobSecret] | None = None
 
     @model_validator(mode="after")
     def _named_steps(self) -> "JobSpec":
