@@ -149,7 +149,11 @@ def test_c040_ctrl_c_leaves_the_job_alone_and_says_how_to_return(
 
 
 def test_c040_ctrl_c_during_create_says_where_to_look() -> None:
-    with scripted(lambda seen: (time.sleep(5), Reply(201, job()))[1]) as server:
+    def slowly(seen: Any) -> Reply:
+        time.sleep(5)
+        return Reply(201, job())
+
+    with scripted(slowly) as server:
         process = subprocess.Popen(
             [NEMO, "jobs", "run", "--name", "mine", "--", "true"],
             env=environ(server.url),
@@ -212,8 +216,11 @@ def test_c036_a_terminal_shows_colours_of_the_job_and_no_other_sequence() -> Non
         code, shown = in_terminal(server.url, "jobs", "tail", "x")
         assert (code, "\x1b[31mred\x1b[0m   done" in shown) == (0, True)
         assert set(re.findall(r"\x1b[^m]*.", shown)) <= {"\x1b[31m", "\x1b[0m"}
-        for more in ({"NO_COLOR": "1"}, {"NHX_COLOR_OUTPUT": "false"}):
-            assert "\x1b" not in in_terminal(server.url, "jobs", "tail", "x", **more)[1]
+        for plain in (
+            in_terminal(server.url, "jobs", "tail", "x", NO_COLOR="1"),
+            in_terminal(server.url, "jobs", "tail", "x", NHX_COLOR_OUTPUT="false"),
+        ):
+            assert "\x1b" not in plain[1]
 
 
 def test_watching_on_a_terminal_has_one_live_line_with_step_state_time_and_progress() -> None:

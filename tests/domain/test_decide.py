@@ -1,6 +1,7 @@
 """What the engine does next, case by case."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -26,7 +27,8 @@ T0 = 1_800_000_000 * SECOND
 STEP = StepRecord(
     id="platform-job-step-x", attempt_id="a", job_id="j", workspace="lab", job="moth", name="fit", ordinal=0,
     steps_total=1, provider="subprocess", profile="default", spec={}, state=State.CREATED, reason="queued",
-    message="", since=T0, status_details={}, error_details=None, generation=0, handle=None, host=None, due_at=T0,
+    message="", since=T0, status_details={}, error_details=None, generation=0, handle=None, host=None,
+    due_at=T0,
     lease_token="t", active_since=None, active_used=0, stop_reason=None, log_cursor=None, db_version=1,
     created_at=T0, updated_at=T0, fileset="f", output_location=None, attempt_seq=0,
 )  # fmt: skip
@@ -34,8 +36,8 @@ LIMITS = Limits(before_active=60, active=100, staleness=30, grace=10)
 RUNNING = View("running")
 
 
-def _step(state: State, **more: object) -> StepRecord:
-    active = {"active_since": T0} if state is State.ACTIVE else {}
+def _step(state: State, **more: Any) -> StepRecord:
+    active: dict[str, Any] = {"active_since": T0} if state is State.ACTIVE else {}
     return replace(STEP, state=state, **{**active, **more})
 
 

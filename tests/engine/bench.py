@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from nemo_jobs.backends.api import PlatformInfo
 from nemo_jobs.domain.clock import ManualClock
+from nemo_jobs.domain.model import JobRecord
 from nemo_jobs.domain.profiles import Profile, ProfileSet, SubprocessConfig
 from nemo_jobs.domain.spec import JobSpec
 from nemo_jobs.domain.states import Trigger
@@ -85,10 +86,10 @@ class Bench:
         found = await self.db.write(jobs.request, WORKSPACE, name, trigger, self.place.clock.now(), "test")
         return found.state
 
-    async def job(self, name: str) -> jobs.JobRecord:
+    async def job(self, name: str) -> JobRecord:
         return await self.db.read(jobs.get_job, WORKSPACE, name)
 
-    async def until(self, name: str, *states: str, seconds: float = 10.0) -> jobs.JobRecord:
+    async def until(self, name: str, *states: str, seconds: float = 10.0) -> JobRecord:
         """The job when it has come to one of `states`; the test's time stands still meanwhile."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + seconds
@@ -105,7 +106,7 @@ class Bench:
             self.engine.nudge()
         await asyncio.sleep(0.005)
 
-    async def move_until(self, name: str, *states: str, step: float = 5.0, most: int = 60) -> jobs.JobRecord:
+    async def move_until(self, name: str, *states: str, step: float = 5.0, most: int = 60) -> JobRecord:
         for _ in range(most):
             with contextlib.suppress(AssertionError):
                 return await self.until(name, *states, seconds=0.05)

@@ -235,7 +235,7 @@ async def test_work_goes_on_after_an_ordinary_stop(bench: Bench) -> None:
 async def test_c056_a_log_past_its_limit_ends_in_a_marker_and_the_job_runs_on(bench: Bench) -> None:
     bench.place.log_limit = 1000
     await bench.start()
-    script = {"FAKE_OUTPUT": "x" * 99 + "\n" + ("y" * 99 + "\n") * 20, "FAKE_LINES": "50", "FAKE_RUN_SECONDS": "50"}
+    script = {"FAKE_OUTPUT": ("y" * 99 + "\n") * 21, "FAKE_LINES": "50", "FAKE_RUN_SECONDS": "50"}
     await bench.create("moth", script)
     await bench.until("moth", "active")
     await asyncio.sleep(0.1)

@@ -74,8 +74,8 @@ async def _settle(bench: Bench, names: list[str]) -> None:
             return
         await bench.move(10)
         await asyncio.sleep(0.02)
-    left = [(name, job.state, job.message) for name in names if (job := await bench.job(name))]
-    raise AssertionError(f"stuck: {left}")
+    jobs_left = [await bench.job(name) for name in names]
+    raise AssertionError(f"stuck: {[(job.name, job.state, job.message) for job in jobs_left]}")
 
 
 async def _check(bench: Bench, names: list[str]) -> None:
