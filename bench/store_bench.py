@@ -13,6 +13,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ from nemo_jobs.store.db import Database, Tx
 from nemo_jobs.store.steps import Outcome, TaskChange
 
 NOW = 1_800_000_000_000_000
-STEP = {
+STEP: dict[str, Any] = {
     "name": "main",
     "environment": None,
     "config": {},
@@ -146,14 +147,11 @@ async def timed(work: Callable[[], Awaitable[Any]], times: int = 30) -> float:
 
 
 async def log_figures(db: Database) -> dict[str, float]:
-    await db.write(jobs.create_job, new_job(999_999_999), NOW, "bench")
-    await db.write(
-        steps.claim_waiting, "subprocess", "default",
-        owner="bench", token="log", host="h", now=NOW * 2, until=NOW * 2, limit=100_000,
-    )  # fmt: skip
-    job = await db.read(jobs.get_job, "default", "job-999999999")
-    tree = await db.read(jobs.status_tree, "default", job.name)
-    step = tree.steps[0][0]
+    spec = {"steps": [{**STEP, "executor": {**STEP["executor"], "profile": "logs"}}]}
+    await db.write(jobs.create_job, replace(new_job(0), name="log-job", platform_spec=spec), NOW, "bench")
+    lease: dict[str, Any] = {"owner": "bench", "token": "log", "host": "h", "now": NOW * 2, "until": NOW * 3}
+    (step,) = await db.write(steps.claim_waiting, "subprocess", "logs", **lease, limit=1)
+    job = await db.read(jobs.get_job, "default", "log-job")
     line = b"2027-03-01 12:00:00 epoch 17 batch 1234 loss 0.123456 accuracy 0.98765 lr 0.001 and so on\n"
     block = b"".join(line.replace(b"1234", b"%04d" % n) for n in range((1 << 20) // len(line)))
     count = block.count(b"\n")

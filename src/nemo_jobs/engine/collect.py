@@ -14,6 +14,7 @@ from nemo_jobs.backends.api import Backend, Handle, LogPiece, Trims
 from nemo_jobs.domain.clock import Clock
 from nemo_jobs.domain.model import Json
 from nemo_jobs.engine.lines import LineSplitter
+from nemo_jobs.store.chunks import pack
 from nemo_jobs.store.steps import Chunk, LogBatch
 
 log = logging.getLogger(__name__)
@@ -53,7 +54,7 @@ class Collector:
         for item in cursor.get("streams", ()):
             self._splitter(item["task"], item["stream"]).restore(item["state"])
         self._chunks: list[tuple[str, str, int, int, list[bytes]]] = []
-        self._pending = 0
+        self._pending = self._taken = 0
         self._arrived = asyncio.Event()
         self._room = asyncio.Event()
         self._room.set()
@@ -142,7 +143,7 @@ class Collector:
         chunks = tuple(
             Chunk(task, stream, at, n, b"".join(parts)) for task, stream, at, n, parts in self._chunks
         )
-        self._chunks, self._pending, self._moved = [], 0, False
+        self._chunks, self._pending, self._moved, self._taken = [], 0, False, self._pending
         self._room.set()
         streams = [
             {"task": task, "stream": stream, "state": state}
@@ -190,7 +191,9 @@ class Collector:
             self._add(task, stream, shown, 1 if shown else 0)
 
     async def _flush(self) -> bool:
-        batch = self._take()
+        batch, weight = self._take(), self._taken
+        if weight >= TRICKLE:
+            batch = await asyncio.to_thread(pack, batch)  # compression must not hold up the loop
         size = await self._store(batch)
         if size is None:
             if self._reader is not None:

@@ -1,0 +1,123 @@
+"""A job filter's tree as a condition in SQL.
+
+Every comparison is true or false, never unknown, so that NOT means what it says. Parts of `spec`
+are read with each database's own JSON functions: see `json_values`.
+"""
+
+from typing import Any, assert_never
+
+import sqlalchemy as sa
+
+from nemo_jobs.domain.filters import ENTITY_TYPE, And, Compare, ElemMatch, Node, Not, Op, Or, Scalar
+from nemo_jobs.store.json_values import COMPARE, JsonValue, ordered, spec_at, text_meets
+from nemo_jobs.store.sql import Dialect
+from nemo_jobs.store.tables import job
+
+Condition = sa.ColumnElement[bool]
+
+_COLUMNS: dict[str, sa.ColumnElement[Any]] = {
+    "id": job.c.id,
+    "name": job.c.name,
+    "workspace": job.c.workspace,
+    "project": job.c.project,
+    "status": job.c.state,
+    "source": job.c.source,
+    "created_at": job.c.created_at,
+    "updated_at": job.c.updated_at,
+    "entity_type": sa.literal(ENTITY_TYPE, sa.Text),
+}
+
+
+def compile_filter(node: Node, dialect: Dialect) -> Condition:
+    """The condition on the job table that `node` means."""
+    match node:
+        case And(nodes):
+            return sa.and_(*(compile_filter(item, dialect) for item in nodes))
+        case Or(nodes):
+            return sa.or_(*(compile_filter(item, dialect) for item in nodes))
+        case Not(inner):
+            return sa.not_(compile_filter(inner, dialect))
+        case ElemMatch(path=path, nodes=nodes):
+            tests = [(item.path, item) for item in nodes]
+            return spec_at(path, dialect).any_element(
+                lambda element: sa.and_(*(json_meets(element.below(path), item) for path, item in tests))
+            )
+        case Compare():
+            return _compare(node, dialect)
+        case _:
+            assert_never(node)
+
+
+def _compare(node: Compare, dialect: Dialect) -> Condition:
+    if node.field == "spec":
+        return json_meets(spec_at(node.path, dialect), node)
+    column = _COLUMNS.get(node.field)
+    if column is None or node.path:
+        return _absent(node)
+    return _column_meets(column, node, dialect)
+
+
+def _absent(node: Compare) -> Condition:
+    """What no job has equals nothing but null."""
+    values = node.value if isinstance(node.value, tuple) else (node.value,)
+    return sa.true() if node.op in (Op.EQ, Op.IN) and None in values else sa.false()
+
+
+def _column_meets(column: sa.ColumnElement[Any], node: Compare, dialect: Dialect) -> Condition:
+    value: Any = node.value
+    match node.op:
+        case Op.EQ:
+            return column.is_(None) if value is None else _sure(column == value)
+        case Op.IN | Op.NIN:
+            some = [item for item in value if item is not None]
+            known = _sure(column.in_(some)) if some else sa.false()
+            if node.op is Op.NIN:
+                return sa.and_(column.is_not(None), sa.not_(known))
+            return sa.or_(known, column.is_(None)) if len(some) < len(value) else known
+        case Op.LIKE | Op.STARTS | Op.ENDS:
+            return _sure(text_meets(column, node.op, value, dialect))
+        case Op.LT | Op.LTE | Op.GT | Op.GTE:
+            return _sure(ordered(column, node.op, value, dialect))
+        case Op.CONTAINS | Op.HAS_KEY:
+            return sa.false()
+        case _:
+            assert_never(node.op)
+
+
+def _sure(condition: Condition) -> Condition:
+    return sa.func.coalesce(condition, sa.false(), type_=sa.Boolean)
+
+
+def json_meets(value: JsonValue, node: Compare) -> Condition:
+    """Whether a JSON value meets a comparison; types count: 1 is neither "1" nor true."""
+    wanted: Any = node.value
+    match node.op:
+        case Op.EQ:
+            return _json_equals(value, wanted)
+        case Op.IN:
+            return sa.or_(sa.false(), *(_json_equals(value, item) for item in wanted))
+        case Op.NIN:
+            equal = (_json_equals(value, item) for item in wanted)
+            return sa.and_(value.present(), sa.not_(sa.or_(sa.false(), *equal)))
+        case Op.LIKE | Op.STARTS | Op.ENDS:
+            return _sure(sa.and_(value.is_text(), text_meets(value.text, node.op, wanted, value.dialect)))
+        case Op.LT | Op.LTE | Op.GT | Op.GTE:
+            if isinstance(wanted, str):
+                return _sure(sa.and_(value.is_text(), ordered(value.text, node.op, wanted, value.dialect)))
+            return _sure(COMPARE[node.op](value.number, value.as_number(wanted)))
+        case Op.CONTAINS:
+            return value.any_element(lambda element: _json_equals(element, wanted))
+        case Op.HAS_KEY:
+            return value.below((str(wanted),)).present()
+        case _:
+            assert_never(node.op)
+
+
+def _json_equals(value: JsonValue, wanted: Scalar) -> Condition:
+    if wanted is None:
+        return sa.not_(value.present())
+    if isinstance(wanted, bool):
+        return value.is_bool(wanted)
+    if isinstance(wanted, str):
+        return _sure(sa.and_(value.is_text(), value.text == wanted))
+    return _sure(value.number == value.as_number(wanted))

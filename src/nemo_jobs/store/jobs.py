@@ -1,0 +1,185 @@
+"""Jobs: what people ask of them, each as one transaction.
+
+Every change of a job locks its row first, so that changes of one job come one after the other,
+whichever service they come through.
+"""
+
+from dataclasses import dataclass
+
+import sqlalchemy as sa
+
+from nemo_jobs.domain import names
+from nemo_jobs.domain.model import Conflict, JobRecord, Json, NotFound, Reason
+from nemo_jobs.domain.states import State, Trigger, advance
+from nemo_jobs.store import events as event_log
+from nemo_jobs.store.deletion import delete_job, prune
+from nemo_jobs.store.events import EventRecord, events
+from nemo_jobs.store.listing import JobQuery, StepQuery, list_jobs, list_steps
+from nemo_jobs.store.lookup import (
+    StatusTree,
+    get_job,
+    get_step,
+    get_task,
+    list_tasks,
+    lock_current_step,
+    lock_job,
+    status_tree,
+)
+from nemo_jobs.store.moves import Located, Move, insert_step, move, waiting_text
+from nemo_jobs.store.records import dump, text
+from nemo_jobs.store.reports import merge_status_details, put_task, update_step_status
+from nemo_jobs.store.sql import Statement, Tx, insert_into
+from nemo_jobs.store.tables import attempt, job, workspace
+
+__all__ = [
+    "EventRecord",
+    "JobQuery",
+    "NewJob",
+    "StatusTree",
+    "StepQuery",
+    "create_job",
+    "delete_job",
+    "events",
+    "get_job",
+    "get_step",
+    "get_task",
+    "list_jobs",
+    "list_steps",
+    "list_tasks",
+    "merge_status_details",
+    "prune",
+    "put_task",
+    "request",
+    "status_tree",
+    "update_step_status",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class NewJob:
+    """A checked job to be stored. JSON that is only stored comes as text; `platform_spec` is the
+    wire's, with all defaults."""
+
+    workspace: str
+    name: str
+    source: str
+    spec: str
+    platform_spec: Json
+    fileset: str
+    auth_context: str
+    project: str | None = None
+    description: str | None = None
+    output_location: str | None = None
+    ownership: str | None = None
+    custom_fields: str | None = None
+
+
+_HAS_WORKSPACE = Statement(sa.select(workspace.c.name).where(workspace.c.name == sa.bindparam("the_name")))
+_INSERT_JOB = Statement(
+    lambda dialect: insert_into(job, dialect).on_conflict_do_nothing(index_elements=["workspace", "name"])
+)
+_INSERT_ATTEMPT = Statement(
+    sa.insert(attempt).inline().values({column.name: sa.bindparam(column.name) for column in attempt.c})
+)
+
+
+def create_job(tx: Tx, new: NewJob, now: int, actor: str) -> JobRecord:
+    """Store a job with its first attempt and step. Raises NotFound for an unknown workspace and
+    Conflict for a name that is taken."""
+    if tx.one(_HAS_WORKSPACE, {"the_name": new.workspace}) is None:
+        raise NotFound(f"no workspace {new.workspace!r}; create it first")
+    first: Json = new.platform_spec["steps"][0]
+    provider, profile = first["executor"]["provider"], first["executor"]["profile"]
+    why = {"reason": Reason.QUEUED.value, "message": waiting_text(provider, profile)}
+    record = JobRecord(
+        id=names.new_id(names.JOB_ID),
+        workspace=new.workspace,
+        name=new.name,
+        attempt_id=names.new_id(names.ATTEMPT_ID),
+        project=new.project,
+        description=new.description and text(new.description),
+        source=text(new.source),
+        spec=new.spec,
+        platform_spec=dump(new.platform_spec),
+        fileset=new.fileset,
+        output_location=new.output_location,
+        ownership=new.ownership,
+        custom_fields=new.custom_fields,
+        auth_context=new.auth_context,
+        state=State.CREATED.value,
+        **why,
+        since=now,
+        status_details="{}",
+        error_details=None,
+        created_at=now,
+        updated_at=now,
+    )
+    _insert(tx, record, new.platform_spec["steps"], now, actor)
+    return record
+
+
+def _insert(tx: Tx, record: JobRecord, steps: list[Json], now: int, actor: str) -> None:
+    shown = {name: getattr(record, name) for name in JobRecord.__slots__}
+    if not tx.count(_INSERT_JOB, {**shown, "steps_total": len(steps)}):
+        raise Conflict(
+            f"job name {record.name!r} is taken in workspace {record.workspace!r}; "
+            "choose another or delete the old job"
+        )
+    of_attempt = {"id": record.attempt_id, "job_id": record.id, "name": names.attempt_name(), "seq": 0}
+    tx.count(_INSERT_ATTEMPT, {**shown, **of_attempt, "log_lines": 0, "log_bytes": 0})
+    step_id = names.new_id(names.STEP_ID)
+    why = {"reason": record.reason, "message": record.message}
+    insert_step(
+        tx,
+        {
+            "id": step_id,
+            "attempt_id": record.attempt_id,
+            "job_id": record.id,
+            "workspace": record.workspace,
+            "name": steps[0]["name"],
+            "ordinal": 0,
+            "provider": steps[0]["executor"]["provider"],
+            "profile": steps[0]["executor"]["profile"],
+            "spec": dump(steps[0]),
+            **why,
+            "since": now,
+            "status_details": dump(why),
+            "due_at": now,
+            **{"created_at": now, "created_by": actor, "updated_at": now, "updated_by": actor},
+        },
+    )
+    made = {"job_id": record.id, "attempt_id": record.attempt_id, "kind": "job", "actor": actor, "at": now}
+    event_log.append(tx, [{**made, "reason": record.reason, "to_state": "created"}])
+    tx.tally(record.workspace, State.CREATED.value, 1)
+    tx.wake("work", step_id)
+    tx.wake("job", record.id)
+
+
+def request(tx: Tx, workspace: str, name: str, trigger: Trigger, now: int, actor: str) -> JobRecord:
+    """Cancel, pause or resume; the job as it is afterwards, unchanged where that means nothing."""
+    found = lock_job(tx, workspace, name)
+    at = lock_current_step(tx, found)
+    target = _target(at, trigger)
+    if target is None or target is at.step.state:
+        return found
+    reason, message = _ASKED[target]
+    if target is State.RESUMING:
+        message = waiting_text(at.step.provider, at.step.profile)
+    move(tx, at, Move(path=(target,), reason=reason, message=message, due_at=now), now, actor)
+    tx.wake("work", at.step.id)
+    return get_job(tx, found.workspace, found.id)
+
+
+_ASKED: dict[State, tuple[Reason, str]] = {
+    State.CANCELLED: (Reason.CANCELLED_BY_USER, "cancelled before it started"),
+    State.CANCELLING: (Reason.STOPPING, "cancel was asked for; waits until its work has ended"),
+    State.PAUSING: (Reason.STOPPING, "pause was asked for; waits until its work has ended"),
+    State.RESUMING: (Reason.QUEUED, ""),
+}
+
+
+def _target(at: Located, trigger: Trigger) -> State | None:
+    if at.step.state is State.CREATED and trigger is Trigger.CANCEL and at.step.lease_token is not None:
+        # Its holder may be starting it just now, or may have died right after the start.
+        return State.CANCELLING
+    return advance(at.step.state, trigger)

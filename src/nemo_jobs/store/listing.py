@@ -1,0 +1,149 @@
+"""Lists of jobs and steps: filter, sort, page, and exact totals."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import sqlalchemy as sa
+
+from nemo_jobs.domain.filters import Compare, Node, Op
+from nemo_jobs.domain.model import JobRecord, NotFound, StepRecord
+from nemo_jobs.domain.states import TERMINAL, State
+from nemo_jobs.store.filters import compile_filter
+from nemo_jobs.store.records import JOB_COLUMNS, step_record, steps_joined
+from nemo_jobs.store.sql import Statement, Tx
+from nemo_jobs.store.tables import job, job_count, step, workspace
+
+
+@dataclass(frozen=True, slots=True)
+class JobQuery:
+    """One page of jobs; `workspace` None means all of them."""
+
+    workspace: str | None
+    where: Node | None = None
+    sort: str = "-created_at"  # created_at, updated_at, source; with - descending
+    page: int = 1
+    page_size: int = 10
+
+
+@dataclass(frozen=True, slots=True)
+class StepQuery:
+    """One page of steps; None does not narrow. `after` is (created_at, id) of the last step of
+    the page before: a walk by it misses nothing, whatever changes meanwhile."""
+
+    workspace: str | None = None
+    job: str | None = None  # name, else id
+    states: tuple[State, ...] | None = None
+    source: str | None = None
+    cleanup_pending: bool | None = None
+    sort: str = "created_at"  # created_at, updated_at; with - descending
+    page: int = 1
+    page_size: int = 25
+    after: tuple[int, str] | None = None
+
+
+_HAS_WORKSPACE = Statement(sa.select(workspace.c.name).where(workspace.c.name == sa.bindparam("the_name")))
+_IN_WORKSPACE = job.c.workspace == sa.bindparam("in_workspace")
+_N, _SKIP = sa.bindparam("n", type_=sa.Integer), sa.bindparam("skip", type_=sa.Integer)
+_SORTS: dict[str, tuple[sa.Column[Any], ...]] = {
+    "created_at": (job.c.created_at, job.c.id),
+    "updated_at": (job.c.updated_at, job.c.id),
+    "source": (job.c.source, job.c.created_at, job.c.id),
+}
+
+
+def _sorted(sort: str, where: tuple[sa.ColumnElement[bool], ...]) -> sa.Select[Any]:
+    columns = _SORTS[sort.removeprefix("-")]
+    order = [column.desc() for column in columns] if sort.startswith("-") else columns
+    return sa.select(*JOB_COLUMNS).where(*where).order_by(*order).limit(_N).offset(_SKIP)
+
+
+#: The lists without a filter, by (in one workspace, sort).
+_PLAIN = {
+    (narrow, sign + name): Statement(_sorted(sign + name, (_IN_WORKSPACE,) if narrow else ()))
+    for narrow in (True, False)
+    for sign in ("", "-")
+    for name in _SORTS
+}
+_TOTAL = sa.select(sa.cast(sa.func.coalesce(sa.func.sum(job_count.c.n), 0), sa.BigInteger))
+_TOTAL_HERE = _TOTAL.where(job_count.c.workspace == sa.bindparam("in_workspace"))
+_TOTALS = {True: Statement(_TOTAL_HERE), False: Statement(_TOTAL)}
+
+
+def list_jobs(tx: Tx, query: JobQuery) -> tuple[list[JobRecord], int]:
+    """The jobs of the page and how many match in all. Raises NotFound for an unknown workspace."""
+    if query.workspace is not None and tx.one(_HAS_WORKSPACE, {"the_name": query.workspace}) is None:
+        raise NotFound(f"no workspace {query.workspace!r}")
+    narrow = query.workspace is not None
+    where: tuple[sa.ColumnElement[bool], ...] = (_IN_WORKSPACE,) if narrow else ()
+    if query.where is not None:
+        where = (*where, compile_filter(query.where, tx.dialect))
+    params = {"in_workspace": query.workspace}
+    total = _total(tx, query, where, params)
+    skip = (query.page - 1) * query.page_size
+    size = min(query.page_size, total - skip)
+    if size <= 0:
+        return [], total
+    sort, from_end = query.sort, total - skip - size
+    if from_end < skip:
+        # The last pages are read from the end: nobody waits for the database to skip so many rows.
+        sort, skip = (sort[1:] if sort.startswith("-") else f"-{sort}"), from_end
+    statement = _PLAIN[narrow, sort] if query.where is None else _sorted(sort, where)
+    found = [JobRecord(*row) for row in tx.run(statement, {**params, "n": size, "skip": skip})]
+    return found if sort == query.sort else found[::-1], total
+
+
+def _total(tx: Tx, query: JobQuery, where: tuple[Any, ...], params: dict[str, Any]) -> int:
+    states = _only_states(query.where)
+    if query.where is None:
+        row = tx.one(_TOTALS[query.workspace is not None], params)
+    elif states is not None:
+        counted = _TOTAL_HERE if query.workspace is not None else _TOTAL
+        row = tx.one(counted.where(job_count.c.state.in_(states)), params)
+    else:
+        row = tx.one(sa.select(sa.func.count()).select_from(job).where(*where), params)
+    return int(row[0]) if row else 0
+
+
+def _only_states(where: Node | None) -> list[str] | None:
+    """The states that a filter asks for when it asks for nothing else."""
+    if not isinstance(where, Compare) or where.field != "status" or where.op not in (Op.EQ, Op.IN):
+        return None
+    values = where.value if isinstance(where.value, tuple) else (where.value,)
+    return [value for value in values if isinstance(value, str)]
+
+
+def list_steps(tx: Tx, query: StepQuery) -> tuple[list[StepRecord], int]:
+    """The steps of current attempts on the page and how many match in all."""
+    where = _step_conditions(query)
+    joined = steps_joined().where(*where)
+    counted = joined.with_only_columns(sa.func.count(), maintain_column_froms=True)
+    row = tx.one(counted)
+    total = int(row[0]) if row else 0
+    if not total:
+        return [], 0
+    column = step.c[query.sort.removeprefix("-")]
+    order = (column.desc(), step.c.id.desc()) if query.sort.startswith("-") else (column, step.c.id)
+    chosen = joined.order_by(*order).limit(query.page_size)
+    if query.after is not None:
+        chosen = chosen.where(sa.tuple_(step.c.created_at, step.c.id) > query.after)
+    else:
+        chosen = chosen.offset((query.page - 1) * query.page_size)
+    return [step_record(found) for found in tx.run(chosen)], total
+
+
+def _step_conditions(query: StepQuery) -> list[sa.ColumnElement[bool] | sa.TextClause]:
+    where: list[sa.ColumnElement[bool] | sa.TextClause] = [step.c.attempt_id == job.c.attempt_id]
+    if query.workspace is not None:
+        where.append(step.c.workspace == query.workspace)
+    if query.job is not None:
+        where.append(sa.or_(job.c.name == query.job, job.c.id == query.job))
+    if query.source is not None:
+        where.append(job.c.source == query.source)
+    if query.states is not None:
+        where.append(step.c.state.in_([state.value for state in query.states]))
+        if TERMINAL.isdisjoint(query.states):
+            # In the words of the partial index over live steps, which is used only then.
+            where.append(sa.text("step.state NOT IN ('completed', 'error', 'cancelled')"))
+    if query.cleanup_pending:
+        where.append(sa.false())  # tasks are finalised in the transaction that ends their step
+    return where

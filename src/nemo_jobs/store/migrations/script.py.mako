@@ -1,0 +1,14 @@
+"""${message}
+
+Expand first, contract in a later release: the program before this one may still be running.
+"""
+
+import sqlalchemy as sa
+from alembic import op
+${imports if imports else ""}
+revision = ${repr(up_revision)}
+down_revision = ${repr(down_revision)}
+
+
+def upgrade() -> None:
+    ${upgrades if upgrades else "pass"}

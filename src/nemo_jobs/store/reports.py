@@ -1,0 +1,165 @@
+"""What outside writers report: details of a job, the state of a step, tasks.
+
+Writers come late and out of order. A state that has ended never changes again; a late report is
+answered with what is there (tasks) or refused (steps).
+"""
+
+from dataclasses import dataclass, replace
+
+import sqlalchemy as sa
+
+from nemo_jobs.domain.model import Conflict, JobRecord, Json, Reason, StepRecord, TaskRecord
+from nemo_jobs.domain.states import TERMINAL, WRITABLE, State
+from nemo_jobs.store import tasks
+from nemo_jobs.store.lookup import lock_job, lock_step
+from nemo_jobs.store.moves import Move, move
+from nemo_jobs.store.records import dump, load, text
+from nemo_jobs.store.sql import Statement, Tx
+from nemo_jobs.store.tables import attempt, job
+
+_DETAILS: Json = {"status_details": sa.bindparam("details"), "updated_at": sa.bindparam("at")}
+_MERGE_ATTEMPT = Statement(sa.update(attempt).where(attempt.c.id == sa.bindparam("the_id")).values(_DETAILS))
+_MERGE_JOB = Statement(sa.update(job).where(job.c.id == sa.bindparam("the_id")).values(_DETAILS))
+
+
+def merge_status_details(tx: Tx, workspace: str, name: str, details: Json, now: int) -> None:
+    """Merge keys into what the job shows of its current attempt."""
+    _merge(tx, lock_job(tx, workspace, name), details, now)
+
+
+def _merge(tx: Tx, found: JobRecord, details: Json, now: int) -> None:
+    before = load(found.status_details)
+    after = {**before, **details}
+    if after == before:
+        return
+    change = {"details": dump(after), "at": max(now, found.updated_at)}
+    tx.count(_MERGE_ATTEMPT, {**change, "the_id": found.attempt_id})
+    tx.count(_MERGE_JOB, {**change, "the_id": found.id})
+    tx.wake("job", found.id)
+
+
+def update_step_status(
+    tx: Tx,
+    workspace: str,
+    job_name: str,
+    step_name: str,
+    *,
+    state: State,
+    expected_step_id: str | None,
+    status_details: Json,
+    error_details: Json | None,
+    now: int,
+    actor: str,
+) -> StepRecord:
+    """Set the state of a step of the current attempt. Raises Conflict where that is not allowed."""
+    found = lock_job(tx, workspace, job_name)
+    at = lock_step(tx, found, step_name)
+    before = at.step
+    if expected_step_id is not None and expected_step_id != before.id:
+        raise Conflict(
+            f"step {step_name!r} can't become {state}: it is step {before.id}, not {expected_step_id}; "
+            "read it again"
+        )
+    if state is not before.state and state not in WRITABLE[before.state]:
+        raise Conflict(f"step {step_name!r} can't become {state}: it is {before.state}")
+    moved = state is not before.state
+    told = status_details.get("message")
+    message = told if isinstance(told, str) else (f"reported as {state}" if moved else before.message)
+    change = Move(
+        path=(state,) if moved else (),
+        reason=Reason.REPORTED if moved else before.reason,
+        message=message,
+        status_details=status_details,
+        error_details=error_details,
+        due_at=now if moved else None,
+    )
+    after = move(tx, at, change, now, actor).step
+    if moved:
+        tx.wake("work", after.id)
+    return after
+
+
+def put_task(
+    tx: Tx,
+    workspace: str,
+    job_name: str,
+    step_name: str,
+    name: str,
+    *,
+    state: State,
+    status_details: Json | None,
+    error_details: Json | None,
+    error_stack: str | None,
+    now: int,
+    actor: str,
+) -> TaskRecord:
+    """Create or update a task from its own report, which is also a sign of life. A report that
+    comes too late is answered with the task as it is."""
+    found = lock_job(tx, workspace, job_name)
+    step = lock_step(tx, found, step_name).step
+    known = tasks.of_step(tx, step.id)
+    before = next((item for item in known if name in (item.name, item.id)), None)
+    report = _Report(state, status_details, error_details or None, error_stack and text(error_stack))
+    if before is None:
+        fresh = tasks.new(step, name, len(known), now, actor)
+        made = _unknown(replace(fresh, reported_at=now), step, report)
+        tasks.insert(tx, made)
+        after: TaskRecord | None = made
+    else:
+        after = _known(before, step, report)
+        tasks.save(tx, before, after or before, now, actor)
+        tasks.sign_of_life(tx, before, now)
+    if status_details and after is not None and step.state not in _FAILED:
+        _merge(tx, found, status_details, now)
+    tx.wake("job", found.id)
+    found_task = tasks.find(tx, step.id, name)
+    assert found_task is not None, "it was written in this transaction"  # noqa: S101
+    return found_task
+
+
+_FAILED = (State.CANCELLED, State.ERROR)
+
+
+@dataclass(frozen=True, slots=True)
+class _Report:
+    state: State
+    status_details: Json | None
+    error_details: Json | None
+    error_stack: str | None
+
+
+def _unknown(made: TaskRecord, step: StepRecord, report: _Report) -> TaskRecord:
+    """The first that is heard of a task."""
+    made = replace(
+        made,
+        state=report.state,
+        status_details=report.status_details or {},
+        error_details=report.error_details,
+        error_stack=report.error_stack,
+    )
+    late = step.state in _FAILED and report.state not in TERMINAL
+    return tasks.ended_with(made, step) if late else made
+
+
+def _known(before: TaskRecord, step: StepRecord, report: _Report) -> TaskRecord | None:
+    """The task after `report`; None when it comes too late or makes no sense now."""
+    allowed = report.state is before.state or report.state in WRITABLE[before.state]
+    if step.state in _FAILED:
+        if before.state in TERMINAL:
+            return None
+        if report.state not in TERMINAL or not allowed:
+            return tasks.ended_with(before, step)
+    merged = {**before.status_details, **(report.status_details or {})}
+    if allowed:
+        return replace(
+            before,
+            state=report.state,
+            status_details=merged,
+            error_details=report.error_details or before.error_details,
+            error_stack=report.error_stack or before.error_stack,
+        )
+    if before.state is State.ERROR and report.status_details is not None:
+        error = {**(before.error_details or {}), **(report.error_details or {})}
+        stack = report.error_stack or before.error_stack
+        return replace(before, status_details=merged, error_details=error or None, error_stack=stack)
+    return None
