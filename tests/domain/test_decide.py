@@ -1,6 +1,5 @@
 """What the engine does next, case by case."""
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -30,7 +29,7 @@ STEP = StepRecord(
     message="", since=T0, status_details={}, error_details=None, generation=0, handle=None, host=None,
     due_at=T0,
     lease_token="t", active_since=None, active_used=0, stop_reason=None, log_cursor=None, db_version=1,
-    created_at=T0, updated_at=T0, fileset="f", output_location=None, attempt_seq=0,
+    created_at=T0, updated_at=T0, fileset="f", output_location=None, attempt_seq=0, auth_context={},
 )  # fmt: skip
 LIMITS = Limits(before_active=60, active=100, staleness=30, grace=10)
 RUNNING = View("running")
@@ -38,7 +37,7 @@ RUNNING = View("running")
 
 def _step(state: State, **more: Any) -> StepRecord:
     active: dict[str, Any] = {"active_since": T0} if state is State.ACTIVE else {}
-    return replace(STEP, state=state, **{**active, **more})
+    return STEP._replace(state=state, **{**active, **more})
 
 
 def test_a_created_step_is_submitted_under_its_own_generation() -> None:

@@ -89,6 +89,11 @@ class HostProcesses:
         out = handle.data["out"]
         reader = OutputReader(handle.data["task"], out, cursor, self._clock)
         try:
+            if await self._has_ended(handle):  # nothing to watch: all that will come is there
+                while pieces := list(reader.read()):
+                    for piece in pieces:
+                        yield piece
+                return
             with self._watcher.watching(out) as waker, self._waking(handle.key, waker):
                 while True:
                     waker.clear()

@@ -1,8 +1,8 @@
 """The words that store, engine, backends and HTTP share: reasons, records and errors."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Any, NamedTuple
 
 from nemo_jobs.domain.states import State
 
@@ -66,8 +66,12 @@ class Unavailable(NemoJobsError):
         self.retry_after = retry_after
 
 
-@dataclass(frozen=True, slots=True)
-class JobRecord:
+def run_key(step_id: str, generation: int) -> str:
+    """The name of one run of a step, for ever."""
+    return f"nj-{step_id.removeprefix('platform-job-step-')}-{generation}"
+
+
+class JobRecord(NamedTuple):
     """A job with its current attempt. JSON columns stay text: the wire copies them as they are."""
 
     id: str
@@ -94,8 +98,7 @@ class JobRecord:
     updated_at: int
 
 
-@dataclass(frozen=True, slots=True)
-class StepRecord:
+class StepRecord(NamedTuple):  # made and changed several times a job, where a dataclass costs 5 %
     """A step row with the parts of its job that the engine and the wire need.
 
     Times are microseconds since 1970 UTC. `spec` is the whole step of `platform_spec`.
@@ -133,12 +136,12 @@ class StepRecord:
     fileset: str
     output_location: str | None
     attempt_seq: int
-    auth_context: Json = field(default_factory=dict)
+    auth_context: Json
 
     @property
     def key(self) -> str:
         """The name under which a backend knows this run of the step; never used for another."""
-        return f"nj-{self.id.removeprefix('platform-job-step-')}-{self.generation}"
+        return run_key(self.id, self.generation)
 
 
 @dataclass(frozen=True, slots=True)

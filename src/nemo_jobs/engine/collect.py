@@ -65,6 +65,7 @@ class Collector:
         self.failure: str | None = None
 
     def start(self) -> None:
+        """Read while the work runs. Of work that has ended already, `drain` alone reads all."""
         self._reader = asyncio.create_task(self._read())
 
     async def drain(self, seconds: float) -> LogBatch | None:
@@ -72,13 +73,12 @@ class Collector:
 
         After `seconds` the rest is given up and a marker line says so.
         """
-        if self._reader is not None:
-            try:
-                async with asyncio.timeout(seconds):
-                    await asyncio.shield(self._reader)
-            except TimeoutError:
-                self.failure = f"its output was not complete {seconds:g} s after the end"
-                self._mark("", f"this log may be incomplete: {self.failure}")
+        try:
+            async with asyncio.timeout(seconds):
+                await (asyncio.shield(self._reader) if self._reader is not None else self._read())
+        except TimeoutError:
+            self.failure = f"its output was not complete {seconds:g} s after the end"
+            self._mark("", f"this log may be incomplete: {self.failure}")
         async with self._storing:
             await self.aclose()
         for (task, stream), splitter in self._splitters.items():
@@ -116,7 +116,7 @@ class Collector:
             self._add(piece.task, piece.stream, lines, count)
         self._position, self._moved = piece.cursor, True
         self._arrived.set()
-        if self._writer is None:
+        if self._writer is None and (self._reader is not None or self._pending >= FULL):
             self._writer = asyncio.create_task(self._write())
         if self._pending >= MAX_PENDING:
             self._room.clear()

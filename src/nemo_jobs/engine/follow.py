@@ -9,7 +9,7 @@ from nemo_jobs.backends import api
 from nemo_jobs.backends.api import Backend, Finds, Handle, Observation, Plan, PlatformInfo
 from nemo_jobs.domain import decide as rules
 from nemo_jobs.domain.clock import Clock
-from nemo_jobs.domain.model import Json, Reason, StepRecord
+from nemo_jobs.domain.model import Json, Reason, StepRecord, run_key
 from nemo_jobs.domain.profiles import Profile
 from nemo_jobs.domain.states import TERMINAL, WAITING, State, Trigger
 from nemo_jobs.engine import plans
@@ -81,7 +81,7 @@ class Follower:
     @property
     def key(self) -> str:
         """The name of this run at its backend."""
-        return self.handle.key if self.handle else replace(self.step, generation=self._generation).key
+        return self.handle.key if self.handle else run_key(self.step.id, self._generation)
 
     def poke(self, *, request: bool = False) -> None:
         self._requested = self._requested or request
@@ -185,7 +185,8 @@ class Follower:
 
         cursor = self.step.log_cursor if self._recorded else None
         self._collector = Collector(self.backend, handle, cursor, store, self._clock, self._shared.log_limit)
-        self._collector.start()
+        if self._observation is not None and self._observation.phase not in api.ENDED:
+            self._collector.start()
 
     async def _submit(self, generation: int) -> None:
         plan = plans.make_plan(self.step, generation, self.profile, self._shared.platform)

@@ -1,10 +1,8 @@
 """From a step's record to the plan that a backend starts, and back from what it saw. Pure."""
 
-from dataclasses import replace
-
 from nemo_jobs.backends.api import Observation, Phase, Plan, PlatformInfo, TaskObservation
 from nemo_jobs.domain.decide import Limits, TaskView, View
-from nemo_jobs.domain.model import Json, StepRecord
+from nemo_jobs.domain.model import Json, StepRecord, run_key
 from nemo_jobs.domain.names import task_name
 from nemo_jobs.domain.profiles import Profile
 from nemo_jobs.domain.states import State
@@ -22,7 +20,7 @@ _TASK_STATES = {
 
 def make_plan(step: StepRecord, generation: int, profile: Profile, platform: PlatformInfo) -> Plan:
     """The plan of one run of `step`."""
-    key = replace(step, generation=generation).key
+    key = run_key(step.id, generation)
     return Plan(
         key=key,
         provider=step.provider,

@@ -119,7 +119,7 @@ def create_job(tx: Tx, new: NewJob, now: int, actor: str) -> JobRecord:
 
 
 def _insert(tx: Tx, record: JobRecord, steps: list[Json], now: int, actor: str) -> None:
-    shown = {name: getattr(record, name) for name in JobRecord.__slots__}
+    shown = record._asdict()
     if not tx.count(_INSERT_JOB, {**shown, "steps_total": len(steps)}):
         raise Conflict(
             f"job name {record.name!r} is taken in workspace {record.workspace!r}; "

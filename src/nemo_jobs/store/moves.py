@@ -5,7 +5,7 @@ locked job first, then step: whoever changes a job waits for the one before.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import sqlalchemy as sa
@@ -194,7 +194,7 @@ def _after(before: StepRecord, change: Move, now: int) -> StepRecord:
         # The next run of the step is another workload; the row keeps the handle for its storage.
         generation = max(before.generation + 1, change.generation or 0)
         changes |= {"generation": generation, "handle": None, "log_cursor": None}
-    return replace(before, **changes) if changes else before
+    return before._replace(**changes) if changes else before
 
 
 def _shown(before: StepRecord) -> tuple[Any, ...]:
@@ -310,8 +310,7 @@ def _create_next(
 def _next_step(after: StepRecord, spec: Json, lease_token: str | None, now: int) -> StepRecord:
     provider, profile = spec["executor"]["provider"], spec["executor"]["profile"]
     message = waiting_text(provider, profile)
-    return replace(
-        after,
+    return after._replace(
         id=names.new_id(names.STEP_ID),
         name=spec["name"],
         ordinal=after.ordinal + 1,

@@ -360,4 +360,4 @@ def _path(state: State, triggers: Iterable[Trigger]) -> tuple[State, ...]:
 
 
 def _with_cursor(at: Located, cursor: Json) -> Located:
-    return replace(at, step=replace(at.step, log_cursor=cursor))
+    return replace(at, step=at.step._replace(log_cursor=cursor))
