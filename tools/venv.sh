@@ -28,8 +28,14 @@ sources=
 [ "$mode" = editable ] || sources=$(find src -name '*.py' -o -name '*.typed' -o -name '*.mako' | sort)
 fingerprint="$mode ${PYTHON:-} $(pwd) $({ sed "/^\[tool.ruff\]/,\$d" pyproject.toml; cat "$@" $sources "$0"; } | cksum)"
 
+# Where PYTHONDONTWRITEBYTECODE is set, every start would compile the product anew.
+compile_sources() {
+    [ "$mode" != editable ] || "$dir/bin/python" -m compileall -q src
+}
+
 if [ -x "$dir/bin/python" ] && usable "$dir/bin/python" &&
     [ "$(cat "$dir/.stamp" 2>/dev/null)" = "$fingerprint" ]; then
+    compile_sources
     exit 0
 fi
 
@@ -53,3 +59,4 @@ target=.
 [ "$mode" = plain ] || target="-e ."
 $pip install --no-build-isolation --no-deps --force-reinstall $target
 echo "$fingerprint" >"$dir/.stamp"
+compile_sources

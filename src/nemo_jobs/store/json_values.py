@@ -10,7 +10,6 @@ from decimal import Decimal
 from typing import Any, Protocol
 
 import sqlalchemy as sa
-from sqlalchemy.dialects.postgresql import JSONB
 
 from nemo_jobs.domain.filters import Op
 from nemo_jobs.store.sql import Dialect
@@ -56,13 +55,19 @@ class JsonValue(Protocol):
         ...
 
 
+def _jsonb() -> Any:
+    from sqlalchemy.dialects.postgresql import JSONB  # late: SQLite alone starts sooner without it
+
+    return JSONB
+
+
 def spec_at(path: Sequence[str], dialect: Dialect) -> JsonValue:
     """The value at `path` in the job's spec."""
     if dialect == "sqlite":
         return _SqliteValue(job.c.spec, "$").below(path)
     # jsonb knows no NUL; a spec that holds one must not make every search fail.
     clean = sa.func.replace(job.c.spec, "\\u0000", "\\ufffd")
-    return _PostgresValue(sa.cast(clean, JSONB)).below(path)
+    return _PostgresValue(sa.cast(clean, _jsonb())).below(path)
 
 
 def text_meets(text: Expression, op: Op, value: str, dialect: Dialect) -> Condition:
@@ -167,13 +172,12 @@ class _PostgresValue:
         return sa.literal(Decimal(repr(wanted)), sa.Numeric)
 
     def below(self, path: Sequence[str]) -> "_PostgresValue":
-        return _PostgresValue(sa.func.jsonb_extract_path(self.json, *path, type_=JSONB)) if path else self
+        return _PostgresValue(sa.func.jsonb_extract_path(self.json, *path, type_=_jsonb())) if path else self
 
     def any_element(self, test: Callable[[JsonValue], Condition]) -> Condition:
-        empty = sa.cast(sa.literal("[]", sa.Text), JSONB)
+        empty = sa.cast(sa.literal("[]", sa.Text), _jsonb())
         array = sa.case((self.type == "array", self.json), else_=empty)
-        each = (
-            sa.func.jsonb_array_elements(array, type_=JSONB).table_valued(sa.column("value", JSONB)).alias()
-        )
+        elements = sa.func.jsonb_array_elements(array, type_=_jsonb())
+        each = elements.table_valued(sa.column("value", _jsonb())).alias()
         element = _PostgresValue(each.c.value)
         return sa.exists(sa.select(sa.literal(1)).select_from(each).where(test(element)))

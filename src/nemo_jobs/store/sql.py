@@ -3,6 +3,7 @@
 A statement costs about 5 us this way; through Core's own execution it costs 30 to 100.
 """
 
+import functools
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,8 +11,7 @@ from operator import itemgetter
 from typing import Any, Literal, Protocol
 
 import sqlalchemy as sa
-from sqlalchemy.dialects import postgresql, sqlite
-from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
+from sqlalchemy.dialects import sqlite
 from sqlalchemy.dialects.sqlite.pysqlite import SQLiteDialect_pysqlite
 
 Dialect = Literal["sqlite", "postgresql"]
@@ -46,7 +46,7 @@ class Prepared:
 
 def prepare(core: sa.ClauseElement, dialect: Dialect) -> Prepared:
     """A statement that is run often, with a place for each parameter."""
-    compiled = core.compile(dialect=_dialects()[dialect])
+    compiled = core.compile(dialect=_dialect(dialect))
     if "[POSTCOMPILE_" in compiled.string:
         raise ValueError(f"a list can't be a value of a statement that is compiled once: {compiled.string}")
     names: list[str] = list(getattr(compiled, "positiontup", None) or ())
@@ -57,7 +57,7 @@ def prepare(core: sa.ClauseElement, dialect: Dialect) -> Prepared:
 
 def prepare_once(core: sa.ClauseElement, dialect: Dialect, params: Params) -> Prepared:
     """A statement that was put together for this call; lists in it become as many parameters."""
-    compiled: Any = core.compile(dialect=_dialects()[dialect])
+    compiled: Any = core.compile(dialect=_dialect(dialect))
     if not hasattr(compiled, "construct_expanded_state"):
         return Prepared(compiled.string, lambda params: ())  # definitions of tables take no values
     state = compiled.construct_expanded_state(dict(params))
@@ -82,9 +82,15 @@ def _orderer(names: list[str], fixed: dict[str, Any]) -> Callable[[Params], Sequ
     return lambda params: pick({**fixed, **params})
 
 
-def _dialects() -> dict[Dialect, sa.Dialect]:
+@functools.cache
+def _dialect(name: Dialect) -> sa.Dialect:
+    if name == "sqlite":
+        return SQLiteDialect_pysqlite(paramstyle="qmark")
+    # Late: a service on SQLite starts a tenth sooner without it.
+    from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
+
     psycopg: Callable[..., sa.Dialect] = PGDialect_psycopg
-    return {"sqlite": SQLiteDialect_pysqlite(paramstyle="qmark"), "postgresql": psycopg(paramstyle="format")}
+    return psycopg(paramstyle="format")
 
 
 class Statement:
@@ -119,7 +125,11 @@ def listed(dialect: Dialect, name: str) -> sa.ScalarSelect[Any]:
 
 def insert_into(table: sa.Table, dialect: Dialect) -> Any:
     """INSERT of all columns, in the dialect's own form, which knows ON CONFLICT."""
-    kind: Any = sqlite.insert if dialect == "sqlite" else postgresql.insert
+    kind: Any = sqlite.insert
+    if dialect == "postgresql":
+        from sqlalchemy.dialects import postgresql
+
+        kind = postgresql.insert
     return kind(table).inline().values({column.name: sa.bindparam(column.name) for column in table.c})
 
 
