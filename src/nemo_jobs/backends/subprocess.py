@@ -28,9 +28,9 @@ from nemo_jobs.backends.api import (
 )
 from nemo_jobs.backends.environment import INHERITED
 from nemo_jobs.backends.keeper_client import ENDED_STATES, KeeperClient
+from nemo_jobs.backends.keeper_process import boot_id
 from nemo_jobs.backends.subprocess_facts import observation
 from nemo_jobs.backends.subprocess_files import erase, release
-from nemo_jobs.backends.subprocess_host import boot_id
 from nemo_jobs.backends.subprocess_output import OutputReader, OutputWatcher, Waker
 from nemo_jobs.backends.subprocess_plan import start_request
 from nemo_jobs.domain.clock import Clock
