@@ -36,8 +36,20 @@ def test_every_make_command_of_the_docs_exists() -> None:
     assert {(page, target) for page, target in named if target not in targets} == set()
 
 
+def test_every_test_that_the_cases_name_exists() -> None:
+    named = re.findall(r"`(\S+\.py)::(test_\w+)`", (ROOT / "docs" / "cases.md").read_text())
+    assert len(named) > 60
+    missing = [
+        f"{file}::{name}"
+        for file, name in named
+        if not re.search(rf"def {name}\(", (ROOT / "tests" / file).read_text())
+    ]
+    assert missing == []
+
+
 def test_make_help_lists_every_target() -> None:
     makefile = (ROOT / "Makefile").read_text()
     targets = set(re.findall(r"^([a-z-]+):", makefile, re.M))
-    helped = subprocess.run(["make", "help"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    command = ["make", "--no-print-directory", "help"]
+    helped = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
     assert {line.split()[1] for line in helped.splitlines()} == targets

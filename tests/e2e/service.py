@@ -63,6 +63,13 @@ class Service:
             **(environ or {}),
         }
 
+    def add_settings(self, more: Json) -> None:
+        """Merge sections into the configuration, before the start."""
+        config = json.loads(self.config.read_text())
+        for section, values in more.items():
+            config[section] = config.get(section, {}) | values
+        self.config.write_text(json.dumps(config))
+
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"

@@ -1,6 +1,8 @@
 """Starting, refusing to start, stopping and starting again, as a user sees it."""
 
+import os
 import re
+import resource
 import signal
 import subprocess
 import time
@@ -20,14 +22,21 @@ def service(tmp_path: Path) -> Iterator[Service]:
 
 
 def refused(service: Service, *options: str) -> subprocess.CompletedProcess[str]:
-    """Start in the foreground; what it said. Fails when it takes a second or more, three times."""
-    for _ in range(3):  # others may use this machine too
-        began = time.monotonic()
-        command = [*service.command, *options]
-        result = subprocess.run(command, capture_output=True, text=True, env=service.environ, timeout=10)
-        if (seconds := time.monotonic() - began) < 1.0:
-            return result
-    pytest.fail(f"it took {seconds:.2f} s to be refused")
+    """Start in the foreground; what it said. Fails when it takes a second or more.
+
+    On a busy machine its own CPU time decides: what others take isn't the program's fault.
+    """
+    began, cpu = time.monotonic(), cpu_of_children()
+    command = [*service.command, *options]
+    result = subprocess.run(command, capture_output=True, text=True, env=service.environ, timeout=10)
+    seconds, cpu = time.monotonic() - began, cpu_of_children() - cpu
+    assert seconds < 1.0 or (cpu < 1.0 and os.getloadavg()[0] > (os.cpu_count() or 1) / 2), (seconds, cpu)
+    return result
+
+
+def cpu_of_children() -> float:
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
 
 
 def ready_line(service: Service) -> str:

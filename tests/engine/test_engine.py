@@ -256,3 +256,19 @@ async def test_ended_work_is_removed_and_its_storage_with_the_last_step(bench: B
             return
         await asyncio.sleep(0.01)
     raise AssertionError(f"left: {bench.place.world.works}, {bench.place.world.storage}")
+
+
+async def test_c095_a_backend_that_can_not_be_used_is_the_reason_of_those_that_wait(bench: Bench) -> None:
+    bench.place.world.away = "the disk is full"
+    await bench.create("moth")
+    await bench.start()
+    for _ in range(200):
+        if (await bench.job("moth")).reason == "backend_unavailable":
+            break
+        await asyncio.sleep(0.01)
+    assert "the disk is full" in (await bench.job("moth")).message
+    bench.place.world.away = ""
+    assert bench.engine is not None
+    await bench.engine._probe_all()
+    await bench.move_until("moth", "completed")
+    assert list(bench.place.world.starts.values()) == [1]

@@ -70,6 +70,9 @@ def start_request(plan: Plan, inherited: Mapping[str, str]) -> Json:
     place = layout(plan)
     env = subprocess_environment(plan, place.paths, settings.env, inherited)
     check_strings(command, env)
+    program = find_program(command[0], env)
+    if command[0] in ("python", "python3"):
+        command[0] = program  # an interpreter finds its environment by the name it is called by
     return {
         "key": plan.key,
         "task": plan.task,
@@ -77,7 +80,7 @@ def start_request(plan: Plan, inherited: Mapping[str, str]) -> Json:
         "dir": place.task,
         "grace": settings.graceful_shutdown_timeout_seconds,
         "argv": command,
-        "program": find_program(command[0], env),
+        "program": program,
         "env": env,
         "config": _as_text(plan.spec.get("config") or {}),
     }

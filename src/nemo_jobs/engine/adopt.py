@@ -1,4 +1,5 @@
-"""Taking up at the start what an earlier run of the service left half done."""
+"""Steps that no follower holds: those an earlier run of the service left half done, and those that
+wait for a profile that can't take them."""
 
 import logging
 import re
@@ -9,7 +10,7 @@ from nemo_jobs.backends import api
 from nemo_jobs.backends.api import Backend, Handle
 from nemo_jobs.domain.clock import Clock
 from nemo_jobs.domain.model import Json, Reason, StepRecord
-from nemo_jobs.domain.profiles import ProfileSet
+from nemo_jobs.domain.profiles import Profile, ProfileSet
 from nemo_jobs.domain.states import WAITING, State, Trigger
 from nemo_jobs.store import steps
 from nemo_jobs.store.db import Database
@@ -88,18 +89,36 @@ async def fail_steps_without_profile(
         text = f"profile {provider}/{name} can't run this step: {why}"
         log.warning("%d waiting steps end: %s", count, text)
         now = clock.now()
-        found = await db.write(
-            steps.claim_waiting,
-            provider,
-            name,
-            owner=options.owner,
-            token=options.token,
-            host=options.host,
-            now=now,
-            until=now + 30_000_000,
-            limit=64,
-        )
+        found = await _claim_some(db, provider, name, now, options)
         error: Json = {"message": text, "reason": Reason.PROFILE_REMOVED}
         for step in found:
             outcome = Outcome((Trigger.FAILED,), Reason.PROFILE_REMOVED, text, error_details=error)
             await db.write(steps.apply, options.token, step.id, outcome, now)
+
+
+async def explain_waiting(db: Database, profile: Profile, why: str, clock: Clock, options: "Options") -> None:
+    """Tell the oldest steps that wait for `profile` that its backend can't be used, and why."""
+    now = clock.now()
+    text = f"{profile.provider}/{profile.profile} can't be used now: {why}"
+    found = await _claim_some(db, profile.provider, profile.profile, now, options)
+    for step in found:
+        if step.message != text:
+            outcome = Outcome(reason=Reason.BACKEND_UNAVAILABLE, message=text)
+            await db.write(steps.apply, options.token, step.id, outcome, now)
+    await db.write(steps.release, options.token, [step.id for step in found], now + 5_000_000)
+
+
+async def _claim_some(
+    db: Database, provider: str, profile: str, now: int, options: "Options"
+) -> list[StepRecord]:
+    return await db.write(
+        steps.claim_waiting,
+        provider,
+        profile,
+        owner=options.owner,
+        token=options.token,
+        host=options.host,
+        now=now,
+        until=now + 30_000_000,
+        limit=64,
+    )

@@ -62,6 +62,7 @@ class Collector:
         self._storing = asyncio.Lock()  # held while a batch is between here and the database
         self._reader: asyncio.Task[None] | None = None
         self._writer: asyncio.Task[None] | None = None
+        #: Why the output can't be read now, or was not read to its end.
         self.failure: str | None = None
 
     def start(self) -> None:
@@ -99,7 +100,9 @@ class Collector:
         while True:
             try:
                 async for piece in self._backend.logs(self._handle, self._position):
+                    self.failure = None
                     await self._accept(piece)
+                self.failure = None
                 return
             except Exception as error:
                 # A reader that fails touches only its own task; it goes on from the cursor.
@@ -205,4 +208,5 @@ class Collector:
             self._full = True
             task = batch.chunks[-1].task if batch.chunks else ""
             self._mark(task, f"log limit of {self._limit} bytes reached; later output is discarded")
+            self._splitters.clear()  # nothing comes behind the marker, unfinished lines included
         return True

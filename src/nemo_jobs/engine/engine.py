@@ -14,7 +14,7 @@ from nemo_jobs.backends.api import Backend, Counts, Health, PlatformInfo, Watche
 from nemo_jobs.domain.clock import Clock
 from nemo_jobs.domain.model import StepRecord, Unavailable
 from nemo_jobs.domain.profiles import Profile, ProfileSet
-from nemo_jobs.engine.adopt import adopt_started, fail_steps_without_profile
+from nemo_jobs.engine.adopt import adopt_started, explain_waiting, fail_steps_without_profile
 from nemo_jobs.engine.follow import Follower, Surroundings
 from nemo_jobs.engine.records import LeasedRecords
 from nemo_jobs.engine.sweep import Sweeper
@@ -90,7 +90,12 @@ class Engine:
     def problems(self) -> list[str]:
         """What keeps profiles or output from working now."""
         away = [f"{name}: {health.message}" for name, health in self._health.items() if not health.ok]
-        return [*away, *self._sweeper.problems()]
+        unread = [
+            f"the output of {follower.step.job}/{follower.step.name} can't be read: {problem}"
+            for follower in self._held.values()
+            if (problem := follower.log_problem)
+        ]
+        return [*away, *unread[:5], *self._sweeper.problems()]
 
     def snapshot(self) -> dict[str, int]:
         """How many steps are held, by `provider/profile`."""
@@ -305,6 +310,10 @@ class Engine:
     async def _probe_loop(self) -> None:
         while True:
             await fail_steps_without_profile(self._db, self._profiles, self._clock, self._options)
+            for profile in self._profiles:
+                health = self._health.get(profile.backend)
+                if health is not None and not health.ok:
+                    await explain_waiting(self._db, profile, health.message, self._clock, self._options)
             await asyncio.sleep(PROBE_SECONDS)
             await self._probe_all()
 

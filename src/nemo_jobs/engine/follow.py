@@ -33,6 +33,8 @@ class Records(Protocol):
 
     async def reload(self, step_id: str) -> StepRecord | None: ...
 
+    async def peek(self, step_id: str) -> StepRecord | None: ...
+
     async def apply(self, step_id: str, outcome: Outcome, *, durable: bool) -> Applied | None: ...
 
     async def append(self, step_id: str, batch: LogBatch) -> int | None: ...
@@ -74,6 +76,7 @@ class Follower:
         self._collector: Collector | None = None
         self._collected = False
         self._rest_of_log: LogBatch | None = None
+        self._log_note: Json = {}
         self._event = asyncio.Event()
         self._requested = False
         self._failures = 0
@@ -82,6 +85,11 @@ class Follower:
     def key(self) -> str:
         """The name of this run at its backend."""
         return self.handle.key if self.handle else run_key(self.step.id, self._generation)
+
+    @property
+    def log_problem(self) -> str | None:
+        """Why the output can't be read now; None while it can."""
+        return self._collector.failure if self._collector else None
 
     def poke(self, *, request: bool = False) -> None:
         self._requested = self._requested or request
@@ -112,9 +120,9 @@ class Follower:
         if self._requested:
             self._requested = False
             await self._reload()
-            if self.step.state not in _HELD:
-                await self._let_go()
-                return True
+        if self.step.state not in _HELD:
+            await self._let_go()
+            return True
         try:
             await self._look()
             return await self._act()
@@ -205,7 +213,6 @@ class Follower:
         text = f"{self.step.name}: {error}"
         details: Json = {"message": text, "reason": error.reason}
         await self._apply(Outcome((Trigger.FAILED,), error.reason, text, error_details=details), durable=True)
-        self._requested = True  # the next turn sees the end, or the request that came first
 
     async def _record(self, action: rules.Record) -> bool:
         if action.ended:
@@ -234,6 +241,7 @@ class Follower:
         if self._collector is not None:
             # Kept: when a request comes first, the end is recorded in another turn.
             self._rest_of_log = await self._collector.drain(DRAIN_SECONDS)
+            self._log_note = {"log_note": self._collector.failure} if self._collector.failure else {}
             self._collector = None
         batch = self._rest_of_log
         observation = self._observation
@@ -245,7 +253,7 @@ class Follower:
             reason=action.reason,
             message=action.message,
             tasks=plans.task_changes(observation, action.error) if observation else (),
-            status_details=plans.step_details(observation) if observation else {},
+            status_details={**(plans.step_details(observation) if observation else {}), **self._log_note},
             error_details=action.error,
             logs=batch,
             removal_after=0 if at_once else config.ttl_seconds_after_finished * 1_000_000,
@@ -291,7 +299,10 @@ class Follower:
     async def _reload(self) -> None:
         step = await self._records.reload(self.step.id)
         if step is None:
-            raise LeaseLost
+            # An end or a pause that somebody wrote takes the lease away too.
+            step = await self._records.peek(self.step.id)
+            if step is None or step.state in _HELD:
+                raise LeaseLost
         self.step = step
 
     async def _silent_since(self, limits: rules.Limits) -> int | None:

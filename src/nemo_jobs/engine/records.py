@@ -25,6 +25,9 @@ class LeasedRecords:
     async def reload(self, step_id: str) -> StepRecord | None:
         return await self._patiently(steps.reload, self._token, step_id)
 
+    async def peek(self, step_id: str) -> StepRecord | None:
+        return await self._patiently(steps.peek, step_id)
+
     async def apply(self, step_id: str, outcome: Outcome, *, durable: bool) -> Applied | None:
         now = self._clock.now()
         return await self._patiently(steps.apply, self._token, step_id, outcome, now, durable=durable)

@@ -159,6 +159,10 @@ _NEW_STEP: Json = {
 }
 
 
+#: Details that tell how a run ended.
+_ENDS = ("exit_code", "signal", "cpu_seconds", "peak_memory_bytes")
+
+
 def _after(before: StepRecord, change: Move, now: int) -> StepRecord:
     state = change.path[-1] if change.path else before.state
     reason, message = text(change.reason), text(change.message)
@@ -170,7 +174,10 @@ def _after(before: StepRecord, change: Move, now: int) -> StepRecord:
     if state is State.ERROR and not error:
         error = {"message": message or reason}
     shown = {"reason": reason, "message": message}
-    details = {**before.status_details, **change.status_details, **shown}
+    kept = before.status_details
+    if state is State.RESUMING:  # how the run before it ended says nothing about the next one
+        kept = {name: value for name, value in kept.items() if name not in _ENDS}
+    details = {**kept, **change.status_details, **shown}
     changes: Json = {}
     if change.path or (reason, message, details, error) != _shown(before):
         changes = {

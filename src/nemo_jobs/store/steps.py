@@ -215,6 +215,12 @@ def reload(tx: Tx, token: str, step_id: str) -> StepRecord | None:
     return step_record(row) if row else None
 
 
+def peek(tx: Tx, step_id: str) -> StepRecord | None:
+    """The step as it is, whoever holds it; None when it is gone."""
+    found = _load(tx, [step_id])
+    return found[0] if found else None
+
+
 def apply(tx: Tx, token: str, step_id: str, outcome: Outcome, now: int) -> Applied | None:
     """Record `outcome`; None, and nothing written, when the lease is gone."""
     row = tx.one(_HELD, {"step_id": step_id, "token": token})
