@@ -203,6 +203,15 @@ class Service:
         return profiles
 
     async def _start_engine(self, profiles: "ProfileSet") -> None:
+        from nemo_jobs.backends import api
+        from nemo_jobs.domain.model import Unavailable
+
+        try:
+            await self._make_engine(profiles)
+        except (Unavailable, api.Unavailable) as error:
+            raise StartError(f"the engine can't start: {error}") from error
+
+    async def _make_engine(self, profiles: "ProfileSet") -> None:
         from nemo_jobs.backends.subprocess import SubprocessBackend
         from nemo_jobs.engine.engine import Engine, Options
 

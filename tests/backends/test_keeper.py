@@ -113,6 +113,18 @@ async def test_sigterm_lets_it_finish_what_runs(host: HostHarness) -> None:
     assert (await until_ended(backend, handle)).tasks[0].exit_code == 6
 
 
+async def test_it_is_found_again_although_somebody_deleted_its_socket(host: HostHarness) -> None:
+    backend = await host.host()
+    handle = await backend.submit(host.command(["sh", "-c", "echo up; sleep 4; exit 4"]))
+    await first_output(backend, handle)
+    pid = host.keeper_pid()
+    (host.data_dir / "keeper" / keeper.SOCKET).unlink()
+    await backend.aclose()
+    other = await host.host()
+    assert host.keeper_pid() == pid
+    assert (await until_ended(other, handle)).tasks[0].exit_code == 4
+
+
 # -- the keeper is killed ------------------------------------------------------------------------
 
 

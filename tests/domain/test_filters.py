@@ -47,6 +47,18 @@ def refused(value: str | Json) -> str:
     return refusal(("filter", value if isinstance(value, str) else json.dumps(value)))
 
 
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"name": {"$like": "x" * 10_001}},
+        {"spec." + ".".join("a" * 50): 1},
+        {"spec.a": {"$elemMatch": {".".join("a" * 51): 1}}},
+    ],
+)
+def test_what_a_database_could_not_be_asked_is_refused(value: Json) -> None:
+    assert "at most" in refused(value)
+
+
 def test_no_filter_is_none() -> None:
     assert parse_filter([("page", "1"), ("sort", "source")]) is None
 

@@ -1,5 +1,6 @@
 """Starting, refusing to start, stopping and starting again, as a user sees it."""
 
+import fcntl
 import os
 import re
 import resource
@@ -72,6 +73,19 @@ def test_a_second_service_on_the_same_data_folder_is_refused(service: Service) -
     assert "Traceback" not in result.stderr
     assert len(result.stderr.strip().splitlines()) <= 3
     assert service.client().get("/health/ready").status == 200
+
+
+def test_a_keeper_that_can_not_be_reached_is_told_in_one_line(service: Service) -> None:
+    keeper = service.data_dir / "keeper"
+    keeper.mkdir(mode=0o700, parents=True)
+    service.data_dir.chmod(0o700)
+    with (keeper / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        result = subprocess.run(
+            service.command, capture_output=True, text=True, env=service.environ, timeout=20
+        )
+    assert (result.returncode, "Traceback" in result.stderr) == (2, False)
+    assert "keeper" in result.stderr.strip().splitlines()[-1]
 
 
 def test_a_taken_port_is_refused(service: Service) -> None:

@@ -2,6 +2,7 @@
 
 import json
 
+import httpx2
 import pytest
 
 from nemo_jobs.http.guard import Guard
@@ -133,3 +134,11 @@ def test_a_post_without_a_body_needs_no_type():
 
 def test_a_chunked_body_counts_as_a_body():
     assert status(host="localhost", method="POST", transfer_encoding="chunked") == 415
+
+
+async def test_two_host_headers_are_refused(service):
+    request = service.client.build_request("GET", "/status")
+    request.headers = httpx2.Headers([("host", "evil.example"), ("host", "127.0.0.1")])
+    answer = await service.client.send(request)
+    assert answer.status_code == 400
+    assert "more than one Host" in answer.json()["detail"]

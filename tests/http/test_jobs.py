@@ -498,3 +498,13 @@ async def test_c081_times_are_utc_with_microseconds_whatever_the_zone(tmp_path, 
     finally:
         monkeypatch.undo()
         time.tzset()
+
+
+async def test_status_details_are_bounded(service):
+    await service.create()
+    half = {"a": "x" * (1 << 19)}
+    assert (await service.client.patch(f"{JOBS}/moth/status-details", json=half)).status_code == 200
+    answer = await service.client.patch(f"{JOBS}/moth/status-details", json={"b": "x" * (1 << 19)})
+    assert answer.status_code == 422
+    assert "at most 1048576" in answer.json()["detail"]
+    assert (await service.job())["status_details"] == half

@@ -5,6 +5,7 @@ import json
 
 import pytest
 
+from nemo_jobs.http import transport
 from tests.http.kit import JOBS, body, open_service, served
 
 
@@ -48,6 +49,53 @@ async def test_a_body_over_the_limit_is_413_before_it_is_read(running):
     status, content = await raw(running.port, post(b"", **{"Content-Length": 8 * 1024 * 1024 + 1}))
     assert status == 413
     assert "8 MiB" in json.loads(content)["detail"]
+
+
+async def test_a_head_without_end_is_431(running):
+    try:
+        status, content = await raw(
+            running.port, b"GET /status HTTP/1.1\r\nHost: localhost\r\nX: ", *[b"x" * 65536] * 8
+        )
+    except ConnectionError:
+        return  # it was closed while we were still sending: the answer may be lost then
+    assert status == 431
+    assert "64 KiB" in json.loads(content)["detail"]
+
+
+async def test_a_long_head_and_a_large_body_in_one_go_are_fine(running):
+    content = json.dumps(body(description="x" * 200_000)).encode()
+    status, _ = await raw(running.port, post(content, **{"Content-Length": len(content), "X": "y" * 60_000}))
+    assert status == 201
+
+
+@pytest.mark.parametrize(("sent", "status"), [(b"", None), (b"GET /status HTTP/1.1\r\nHost: lo", b"408")])
+async def test_a_head_that_does_not_come_ends_its_connection(running, monkeypatch, sent, status):
+    monkeypatch.setattr(transport, "HEAD_SECONDS", 0.1)
+    reader, writer = await asyncio.open_connection("127.0.0.1", running.port)
+    writer.write(sent)
+    async with asyncio.timeout(5):
+        answer = await reader.read()
+    writer.close()
+    assert answer.split()[1:2] == ([] if status is None else [status])
+
+
+async def test_connections_beyond_what_the_process_can_hold_are_refused(running, monkeypatch):
+    monkeypatch.setattr(transport, "most_connections", lambda: 3)
+    idle = [await asyncio.open_connection("127.0.0.1", running.port) for _ in range(3)]
+    await asyncio.sleep(0.05)
+    get = b"GET /status HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    status, content = await raw(running.port, get)
+    assert (status, "connections" in json.loads(content)["detail"]) == (503, True)
+    idle.pop()[1].close()
+    await asyncio.sleep(0.05)
+    assert (await raw(running.port, get))[0] == 200
+    for _, writer in idle:
+        writer.close()
+
+
+async def test_what_is_not_http_is_told_as_json(running):
+    status, content = await raw(running.port, b"\x16\x03\x01\r\n\r\n")
+    assert (status, list(json.loads(content))) == (400, ["detail"])
 
 
 async def test_a_chunked_body_over_the_limit_is_413(running):

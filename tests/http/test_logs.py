@@ -52,6 +52,35 @@ async def test_a_line_has_its_five_keys_and_stderr_is_told(service):
     assert (page["total"], page["next_page"], page["prev_page"]) == (2, None, None)
 
 
+async def test_pages_of_long_lines_are_short_and_lose_none(service):
+    """A page is built in memory, and so is what a follower is sent: neither grows with the lines."""
+    await service.create()
+    step = await service.start()
+    lines = [f"{number:02}" + "x" * (1 << 20) for number in range(40)]
+    for line in lines:
+        await service.apply(step, lines=[("stdout", line)])
+    await service.finish(step)
+    seen, sizes = [], []
+    cursor: dict[str, str] = {}
+    while True:
+        found = await read(service, limit=10_000, **cursor)
+        seen += texts(found)
+        sizes.append(len(found["data"]))
+        if found["next_page"] is None:
+            break
+        cursor = {"page_cursor": found["next_page"]}
+    assert seen == lines
+    assert max(sizes) <= 9
+    found = await read(service, tail=10_000)
+    back = texts(found)
+    assert 1 <= len(back) <= 9
+    while found["prev_page"] is not None:
+        found = await read(service, limit=10_000, page_cursor=found["prev_page"])
+        assert 1 <= len(found["data"]) <= 9
+        back = texts(found) + back
+    assert back == lines
+
+
 async def test_a_job_without_output_has_an_empty_page(service):
     await service.create()
     assert await read(service) == {"data": [], "total": 0, "next_page": None, "prev_page": None}

@@ -137,6 +137,29 @@ async def test_a_walk_sees_every_step_that_matched_although_others_leave_the_lis
     assert seen == [f"job-{number:02}" for number in range(40)]
 
 
+@pytest.mark.parametrize("sort", ["created_at", "-created_at", "updated_at", "-updated_at"])
+async def test_a_walk_in_any_order_gives_each_step_once_and_the_true_totals(service, sort):
+    for number in range(20):
+        service.clock.advance(1)
+        await service.create(name=f"job-{number:02}")
+    seen, totals = [], set()
+    for number in range(1, 5):
+        found = await page(service, page=number, page_size=6, sort=sort)
+        seen += jobs_of(found)
+        totals.add((found["pagination"]["total_results"], found["pagination"]["total_pages"]))
+    names = [f"job-{number:02}" for number in range(20)]
+    assert seen == (names[::-1] if sort.startswith("-") else names)
+    assert totals == {(20, 4)}
+
+
+@pytest.mark.parametrize("number", [2**63 - 1, 10**20])
+async def test_a_page_far_behind_the_end_is_empty(service, number):
+    await service.create()
+    for path in (STEPS, ALL, "/apis/entities/v2/workspaces"):
+        answer = await service.client.get(path, params={"page": number, "page_size": 1000})
+        assert (answer.status_code, answer.json()["data"]) == (200, [])
+
+
 async def test_a_step_has_every_key(service):
     job = await service.create()
     step = (await service.client.get(f"{STEPS}/work")).json()

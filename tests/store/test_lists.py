@@ -33,7 +33,17 @@ SOURCES = {
 }
 PROJECTS = {"moth": "p1", "mole": "p2"}
 
+MANY = ",".join(f'{n},"t{n}"' for n in range(900))
+
 FILTERS: list[tuple[str, set[str]]] = [
+    (f'{{"spec.input.rows":{{"$in":[{MANY}]}}}}', {"moth"}),
+    (f'{{"spec.input.kind":{{"$nin":[{MANY},"csv"]}}}}', {"mole"}),
+    (f'{{"spec.runs":{{"$elemMatch":{{"n":{{"$in":[{MANY}]}},"s":"yy"}}}}}}', {"wren"}),
+    ('{"spec.ok":{"$in":[true,1,"x"]}}', {"moth", "newt"}),
+    ('{"spec.ok":{"$nin":[true,null]}}', {"mole", "newt"}),
+    (f'{{"name":{{"$like":"{"%" * 10_000}"}}}}', set()),
+    (f'{{"name":{{"$like":"{"ž" * 10_000}"}}}}', set()),
+    (f'{{"spec.{".".join("a" * 49)}":1}}', set()),
     ('{"name":"moth"}', {"moth"}),
     ('{"name":{"$like":"O"}}', {"moth", "mole"}),
     ('{"name":{"$in":["moth","wren","none"]}}', {"moth", "wren"}),

@@ -11,6 +11,7 @@ Standard library only, so that it is small and starts fast.
 import contextlib
 import ctypes
 import fcntl
+import functools
 import os
 import signal
 import socket
@@ -54,11 +55,13 @@ def _keep(directory: str, idle: float, tell: int) -> int:
     keeper = Keeper(directory, idle)
     recover(keeper.ends, keeper.boot, directory, keeper.identity)
     listener = _listener(directory)
+    again = functools.partial(_listener, directory)
     with contextlib.suppress(BrokenPipeError):  # whoever started us may be gone
         os.write(tell, b"\0")
     os.close(tell)
-    keeper.serve(listener)
-    os.unlink(os.path.join(directory, SOCKET))
+    keeper.serve(listener, os.path.join(directory, SOCKET), again)
+    with contextlib.suppress(OSError):
+        os.unlink(os.path.join(directory, SOCKET))
     return 0
 
 

@@ -34,6 +34,7 @@ VERSION = 1
 STARTS_PER_TURN = 2
 MAX_CLIENTS = 64
 _ASKED = frozenset({"task", "root", "dir", "grace"})
+_SOCKET_LOOK = 1.0  # seconds between looks whether the socket is still there, while nobody is connected
 _QUIET = 0.5  # seconds without requests before the journal is compacted
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.EIO, errno.EROFS})
 
@@ -56,11 +57,17 @@ class Keeper:
         self._selector = self.ends.selector
         self._child_ended = True
         self._terminated = False
+        self._seen_at = 0.0
         self._active_at = time.monotonic()
 
-    def serve(self, listener: socket.socket) -> None:
-        """Run until nothing runs and nobody is connected for `idle` seconds."""
+    def serve(self, listener: socket.socket, path: str, again: Callable[[], socket.socket]) -> None:
+        """Run until nothing runs and nobody is connected for `idle` seconds.
+
+        The socket at `path` is made `again` when somebody removed it: the lock is held until all jobs
+        have ended, so a service that can't find this keeper could not start another one either.
+        """
         self._listen(listener)
+        self._path, self._again = path, again
         while not self._may_end():
             try:
                 self._turn()
@@ -80,6 +87,8 @@ class Keeper:
             self._answer(connection, request, self._start)
         self._reap()
         self.ends.attend()
+        if not self._clients:
+            self._see_to_socket()
         for connection in list(self._clients):
             if connection.waiting:
                 self._flush(connection)
@@ -98,7 +107,23 @@ class Keeper:
         signal.signal(signal.SIGCHLD, lambda *_: setattr(self, "_child_ended", True))
         signal.signal(signal.SIGTERM, lambda *_: setattr(self, "_terminated", True))
         self._selector.register(read, selectors.EVENT_READ, lambda: os.read(read, 4096))
+        self._await_clients(listener)
+
+    def _await_clients(self, listener: socket.socket) -> None:
+        self._listener = listener
         self._selector.register(listener, selectors.EVENT_READ, lambda: self._accept(listener))
+
+    def _see_to_socket(self) -> None:
+        """Nobody is connected, so whoever comes needs the socket."""
+        now = time.monotonic()
+        if now < self._seen_at + _SOCKET_LOOK:
+            return
+        self._seen_at = now
+        if not os.path.lexists(self._path):
+            listener = self._again()
+            self._selector.unregister(self._listener)
+            self._listener.close()
+            self._await_clients(listener)
 
     def _may_end(self) -> bool:
         if self.ends.busy or self._starts:
@@ -111,8 +136,10 @@ class Keeper:
         """Seconds until something is due by itself."""
         now = time.monotonic()
         due = self.ends.next_look(now)
-        if not self._clients and not self.ends.busy:
-            due = min(due, self._active_at + self.idle + 0.01)
+        if not self._clients:
+            due = min(due, self._seen_at + _SOCKET_LOOK)
+            if not self.ends.busy:
+                due = min(due, self._active_at + self.idle + 0.01)
         if self.journal.worth_compacting():
             due = min(due, now + _QUIET)
         return max(0.0, due - now)

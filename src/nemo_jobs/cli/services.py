@@ -38,5 +38,8 @@ def run(host: str | None, port: int | None, data_dir: Path | None, config: Path 
 
 
 def _stop_early(number: int, frame: FrameType | None) -> None:
-    """A signal before the service has its own handlers: nothing is running yet."""
-    raise SystemExit(0)
+    """A signal before the service has its own handlers: nothing is running yet.
+
+    An exception could be raised in a place that swallows it, such as the end of an import.
+    """
+    os._exit(0)

@@ -23,6 +23,9 @@ ENTITY_TYPE = "platform-job"
 _DEPTH_LIMIT = 20
 _NODE_LIMIT = 200
 _INT_LIMIT = 2**63
+#: PostgreSQL's path functions take 99 parts, a pattern of SQLite has at most 50,000 bytes.
+_PATH_LIMIT = 50
+_PATTERN_LIMIT = 10_000
 _PLAIN = re.compile(r"[^.\[\]\"]+")
 _DOTTED = re.compile(r"[^.\[\]\"]+(?:\.[^.\[\]\"]+)*")
 _KEY = r'\["((?:[^"\\]|\\.)*)"\]'
@@ -127,6 +130,8 @@ def resolve(name: str) -> Field:
 def field_of(parts: Sequence[str]) -> Field:
     """The field that a path means; `data.` in front of a job's own field changes nothing."""
     check_text("".join(parts))
+    if len(parts) > _PATH_LIMIT:
+        raise FilterError(f"a path in a filter has at most {_PATH_LIMIT} parts")
     head, rest = parts[0], tuple(parts[1:])
     if head == "data":
         if not rest:
@@ -190,6 +195,8 @@ def _check_operand(field: Field, op: Op, value: Scalar) -> None:
         raise FilterError(f"{op} on {field.title} takes a key: text without a double quote")
     if op in _TEXT_OPS and not isinstance(value, str):
         raise FilterError(f"{op} on {field.title} takes text")
+    if op is Op.LIKE and len(str(value)) > _PATTERN_LIMIT:
+        raise FilterError(f"{op} on {field.title} takes at most {_PATTERN_LIMIT} characters")
     if op in (Op.STARTS, Op.ENDS) and not value:
         raise FilterError(f"{op} on {field.title} takes text that is not empty")
     if op in ORDER and (value is None or isinstance(value, bool)):
@@ -274,7 +281,10 @@ def echo(node: Node) -> Json:
 def element_path(key: str) -> tuple[str, ...]:
     """The path inside an array's element that a key of `$elemMatch` means."""
     check_text(key)
-    return tuple(key.split("."))
+    path = tuple(key.split("."))
+    if len(path) > _PATH_LIMIT:
+        raise FilterError(f"a path in a filter has at most {_PATH_LIMIT} parts")
+    return path
 
 
 def _echo_element(nodes: Sequence[Compare]) -> Json:

@@ -40,6 +40,8 @@ class Guard:
         has_body = False
         for name, value in scope["headers"]:
             if name == b"host":
+                if host is not None:
+                    return refuse(400, "the request has more than one Host header"), ()
                 host = value
             elif name == b"origin":
                 origin = value

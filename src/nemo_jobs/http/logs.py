@@ -27,6 +27,7 @@ from nemo_jobs.store.logs import LogFilter
 MAX_LINES = 10_000
 DEFAULT_LINES = 100
 
+_WHOLE = 1 << 62
 #: Lines read at once on the way to a numbered page.
 _STRIDE = 10_000
 
@@ -153,7 +154,8 @@ def _newest_page(tx: Tx, place: Place, number: int, limit: int) -> Page:
     lines: Sequence[LogLine] = ()
     if end:
         first = _seq_at(tx, place, start)
-        lines = logs.page(tx, place.attempt_id, place.filter, first, end - start)[0][::-1]
+        # These pages have no place to go on from inside one, so they are never cut short.
+        lines = logs.page(tx, place.attempt_id, place.filter, first, end - start, _WHOLE)[0][::-1]
     newer = Cursor(Kind.NEWEST_PAGE, number - 1) if number > 1 else None
     return Page(lines, total, newer, Cursor(Kind.NEWEST_PAGE, number + 1) if start else None)
 

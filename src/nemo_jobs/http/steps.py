@@ -95,7 +95,7 @@ async def list_steps(api: Api, request: Request) -> Reply:
         [dumps(step_in_context(step)) for step in steps],
         page=query.page,
         page_size=query.page_size,
-        total=total if after is None else total + (query.page - 1) * query.page_size,
+        total=total,
         sort=query.sort,
         where=narrow.model_dump(mode="json", exclude_none=True) or None,
     )

@@ -33,6 +33,7 @@ log = logging.getLogger(__name__)
 RESTING = TERMINAL | {State.PAUSED}
 #: Lines read and sent in one go.
 BATCH = 1000
+BATCH_SIZE = 256 << 10
 _HEADERS: tuple[Header, ...] = (
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-cache"),
@@ -237,7 +238,7 @@ class _Follower:
 def _read(tx: Tx, place: Place, first: int, limit: int) -> tuple[JobRecord, list[LogLine], bool]:
     """Job and lines of one moment, so that no line of an ended job is left behind."""
     job = jobs.get_job(tx, place.job.workspace, place.job.id)
-    lines, _total, more = logs.page(tx, place.attempt_id, place.filter, first, limit)
+    lines, _total, more = logs.page(tx, place.attempt_id, place.filter, first, limit, BATCH_SIZE)
     return job, lines, more
 
 

@@ -4,6 +4,7 @@ Every comparison is true or false, never unknown, so that NOT means what it says
 are read with each database's own JSON functions: see `json_values`.
 """
 
+from collections.abc import Sequence
 from typing import Any, assert_never
 
 import sqlalchemy as sa
@@ -95,10 +96,9 @@ def json_meets(value: JsonValue, node: Compare) -> Condition:
         case Op.EQ:
             return _json_equals(value, wanted)
         case Op.IN:
-            return sa.or_(sa.false(), *(_json_equals(value, item) for item in wanted))
+            return _json_among(value, wanted)
         case Op.NIN:
-            equal = (_json_equals(value, item) for item in wanted)
-            return sa.and_(value.present(), sa.not_(sa.or_(sa.false(), *equal)))
+            return sa.and_(value.present(), sa.not_(_json_among(value, wanted)))
         case Op.LIKE | Op.STARTS | Op.ENDS:
             return _sure(sa.and_(value.is_text(), text_meets(value.text, node.op, wanted, value.dialect)))
         case Op.LT | Op.LTE | Op.GT | Op.GTE:
@@ -111,6 +111,20 @@ def json_meets(value: JsonValue, node: Compare) -> Condition:
             return value.below((str(wanted),)).present()
         case _:
             assert_never(node.op)
+
+
+def _json_among(value: JsonValue, wanted: Sequence[Scalar]) -> Condition:
+    """Equal to one of many, in one term for all texts and one for all numbers: databases bound the
+    depth of a condition."""
+    texts = [item for item in wanted if isinstance(item, str)]
+    numbers = [item for item in wanted if isinstance(item, int | float) and not isinstance(item, bool)]
+    rest = {item for item in wanted if item is None or isinstance(item, bool)}
+    terms = [_json_equals(value, item) for item in rest]
+    if texts:
+        terms.append(_sure(sa.and_(value.is_text(), value.text.in_(texts))))
+    if numbers:
+        terms.append(_sure(value.number.in_([value.as_number(item) for item in numbers])))
+    return sa.or_(sa.false(), *terms)
 
 
 def _json_equals(value: JsonValue, wanted: Scalar) -> Condition:

@@ -119,16 +119,24 @@ def list_steps(tx: Tx, query: StepQuery) -> tuple[list[StepRecord], int]:
     counted = joined.with_only_columns(sa.func.count(), maintain_column_froms=True)
     row = tx.one(counted)
     total = int(row[0]) if row else 0
-    if not total:
-        return [], 0
-    column = step.c[query.sort.removeprefix("-")]
-    order = (column.desc(), step.c.id.desc()) if query.sort.startswith("-") else (column, step.c.id)
+    skip = (query.page - 1) * query.page_size
+    column, down = step.c[query.sort.removeprefix("-")], query.sort.startswith("-")
+    order = (column.desc(), step.c.id.desc()) if down else (column, step.c.id)
     chosen = joined.order_by(*order).limit(query.page_size)
     if query.after is not None:
-        chosen = chosen.where(sa.tuple_(step.c.created_at, step.c.id) > query.after)
+        place = sa.tuple_(column, step.c.id)
+        behind = place < query.after if down else place > query.after
+        row = tx.one(counted.where(behind))
+        left = int(row[0]) if row else 0
+        # The pages before this one are counted as full: their steps may have left the list.
+        total = max(total, skip + left)
+        chosen = chosen.where(behind)
+    elif skip < total:
+        left = total - skip
+        chosen = chosen.offset(skip)
     else:
-        chosen = chosen.offset((query.page - 1) * query.page_size)
-    return [step_record(found) for found in tx.run(chosen)], total
+        left = 0
+    return [step_record(found) for found in tx.run(chosen)] if left else [], total
 
 
 def _step_conditions(query: StepQuery) -> list[sa.ColumnElement[bool] | sa.TextClause]:

@@ -118,6 +118,8 @@ _ATTEMPT = Statement(
 )
 #: Bytes of lines that are read from the database in one go, about.
 READ_SIZE = 4 << 20
+#: Bytes of lines in one page, about: lines may be long, and a page is built in memory.
+PAGE_SIZE = 8 << 20
 
 
 _CHUNK = (
@@ -183,8 +185,13 @@ class _Place:
         return tx.run(query, {**self.params, "edge": edge, "n": limit})
 
 
-def page(tx: Tx, attempt_id: str, flt: LogFilter, first: int, limit: int) -> tuple[list[LogLine], int, bool]:
-    """Up to `limit` lines from number `first` on, how many match in all, whether more follow."""
+def page(
+    tx: Tx, attempt_id: str, flt: LogFilter, first: int, limit: int, most: int = PAGE_SIZE
+) -> tuple[list[LogLine], int, bool]:
+    """Up to `limit` lines from number `first` on, how many match in all, whether more follow.
+
+    Long lines make a page shorter: it holds about `most` bytes, and at least one line.
+    """
     place = _Place.find(tx, attempt_id, flt)
     first = min(max(0, first), place.lines)
     spans = place.spans(tx, place.queries.before, first + 1, 1)
@@ -192,14 +199,15 @@ def page(tx: Tx, attempt_id: str, flt: LogFilter, first: int, limit: int) -> tup
         spans = []
     spans += place.spans(tx, place.queries.after, first, limit + 1)
     parts: list[_Part] = []
-    left, more = limit, False
+    left, room, more = limit, most, False
     for seq, n, size in spans:
         start = max(0, first - seq)
-        stop = min(n, start + left)
+        stop = min(n, start + min(left, _fitting(room, n, size, bool(parts))))
         more = stop < n
         if start < stop:
             parts.append(_Part(seq, start, stop, size))
         left -= stop - start
+        room -= size * (stop - start) // n
         if more:
             break
     return _lines(tx, place, parts), place.total(tx), more
@@ -211,17 +219,24 @@ def before(tx: Tx, attempt_id: str, flt: LogFilter, seq: int, limit: int) -> tup
     place = _Place.find(tx, attempt_id, flt)
     end = min(max(0, seq), place.lines)
     parts: list[_Part] = []
-    left, more = limit, False
+    left, room, more = limit, PAGE_SIZE, False
     for first, n, size in place.spans(tx, place.queries.before, end, limit + 1):
         stop = min(n, end - first)
-        start = max(0, stop - left)
+        start = max(0, stop - min(left, _fitting(room, n, size, bool(parts))))
         more = start > 0
         if start < stop:
             parts.append(_Part(first, start, stop, size))
         left -= stop - start
+        room -= size * (stop - start) // n
         if more:
             break
     return _lines(tx, place, parts[::-1]), place.total(tx), more
+
+
+def _fitting(room: int, n: int, size: int, has_some: bool) -> int:
+    """How many lines of a chunk of `n` lines fit into `room` bytes; a page without a line has room
+    for one."""
+    return max(0 if has_some else 1, room * n // max(1, size))
 
 
 def tail(tx: Tx, attempt_id: str, flt: LogFilter, limit: int) -> tuple[list[LogLine], int, bool]:

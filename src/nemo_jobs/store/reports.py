@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import sqlalchemy as sa
 
-from nemo_jobs.domain.model import Conflict, JobRecord, Json, Reason, StepRecord, TaskRecord
+from nemo_jobs.domain.model import Conflict, Invalid, JobRecord, Json, Reason, StepRecord, TaskRecord
 from nemo_jobs.domain.states import TERMINAL, WRITABLE, State
 from nemo_jobs.store import tasks
 from nemo_jobs.store.lookup import lock_job, lock_step
@@ -17,6 +17,8 @@ from nemo_jobs.store.records import dump, load, text
 from nemo_jobs.store.sql import Statement, Tx
 from nemo_jobs.store.tables import attempt, job
 
+#: Bytes of a job's status details, since every list of jobs carries them.
+MAX_DETAILS = 1 << 20
 _DETAILS: Json = {"status_details": sa.bindparam("details"), "updated_at": sa.bindparam("at")}
 _MERGE_ATTEMPT = Statement(sa.update(attempt).where(attempt.c.id == sa.bindparam("the_id")).values(_DETAILS))
 _MERGE_JOB = Statement(sa.update(job).where(job.c.id == sa.bindparam("the_id")).values(_DETAILS))
@@ -32,7 +34,13 @@ def _merge(tx: Tx, found: JobRecord, details: Json, now: int) -> None:
     after = {**before, **details}
     if after == before:
         return
-    change = {"details": dump(after), "at": max(now, found.updated_at)}
+    stored = dump(after)
+    if len(stored) > MAX_DETAILS:
+        raise Invalid(
+            f"the status details of job {found.name!r} would have {len(stored)} bytes; "
+            f"at most {MAX_DETAILS} are kept: write less, or put it into the log"
+        )
+    change = {"details": stored, "at": max(now, found.updated_at)}
     tx.count(_MERGE_ATTEMPT, {**change, "the_id": found.attempt_id})
     tx.count(_MERGE_JOB, {**change, "the_id": found.id})
     tx.wake("job", found.id)

@@ -9,6 +9,7 @@ few milliseconds so that a durable one can join and both pay for one fsync.
 import asyncio
 import logging
 import os
+import shutil
 import sqlite3
 import threading
 import time
@@ -36,6 +37,8 @@ from nemo_jobs.store.sqlite_file import (
 )
 
 log = logging.getLogger(__name__)
+#: A disk that was full counts as full until this many bytes are free.
+LEAST_FREE = 1 << 20
 T = TypeVar("T")
 
 GROUP = 256  # writes a commit, at most
@@ -306,6 +309,8 @@ class SqliteDriver:
             refused = next((str(w.error) for w in group.writes if isinstance(w.error, Unavailable)), None)
             if refused is not None:
                 self._went_wrong(refused)
+            elif self.problem is not None and shutil.disk_usage(self.path.parent).free < LEAST_FREE:
+                self._went_wrong(self.problem)  # a small write found a corner; the next one may not
             elif self.problem is not None:
                 self.problem = None
                 log.warning("%s can be written again", self.path)

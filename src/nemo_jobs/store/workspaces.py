@@ -48,9 +48,12 @@ def list_workspaces(
 ) -> tuple[list[WorkspaceRecord], int]:
     """One page and how many there are in all."""
     row = tx.one(sa.select(sa.func.count()).select_from(workspace))
+    total, skip = int(row[0]) if row else 0, (page - 1) * page_size
+    if skip >= total:
+        return [], total
     order = (_SORTS[sort], workspace.c.name)
-    query = sa.select(workspace).order_by(*order).limit(page_size).offset((page - 1) * page_size)
-    return [WorkspaceRecord(*found) for found in tx.run(query)], int(row[0]) if row else 0
+    query = sa.select(workspace).order_by(*order).limit(page_size).offset(skip)
+    return [WorkspaceRecord(*found) for found in tx.run(query)], total
 
 
 def get_workspace(tx: Tx, name: str) -> WorkspaceRecord:
