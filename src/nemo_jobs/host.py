@@ -31,6 +31,9 @@ def prepare_data_dir(path: Path) -> Path:
     if info.st_uid != os.geteuid():
         raise PermissionError(f"data directory {path} belongs to user {info.st_uid}, not to this one")
     if stat.S_IMODE(info.st_mode) & 0o077:
+        if any(path.iterdir()):
+            mode = stat.S_IMODE(info.st_mode)
+            raise PermissionError(f"data directory {path} has mode {mode:04o} and must have 0700 (chmod 700)")
         path.chmod(0o700)
     if not os.access(path, os.W_OK | os.X_OK):
         raise PermissionError(f"data directory {path} can't be written")

@@ -234,11 +234,15 @@ class PostgresDriver:
             self._readers.submit(self._send_in_thread, payload)
 
     def _send_in_thread(self, payload: str) -> None:
-        try:
-            self._link().notify(CHANNEL, payload)
-        except psycopg.Error as error:
-            log.info("a wake-up was not sent: %s", error)
-            self._forget_if_lost(getattr(self._local, "link", None))
+        """A connection that broke while it was idle is only noticed here, so a second one is tried."""
+        for attempt in range(2):
+            try:
+                self._link().notify(CHANNEL, payload)
+                return
+            except psycopg.Error as error:
+                self._forget_if_lost(getattr(self._local, "link", None))
+                if attempt:
+                    log.info("a wake-up was not sent: %s", error)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
