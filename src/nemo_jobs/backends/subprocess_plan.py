@@ -5,6 +5,7 @@ import functools
 import json
 import os
 import sys
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
@@ -100,15 +101,26 @@ def find_program(name: str, env: Mapping[str, str]) -> str:
     if name in ("python", "python3"):
         candidate = os.path.join(home, "bin", name) if home else sys.executable
         return candidate if _runs(candidate) else sys.executable
-    places = [os.path.join(own, "bin")] if own else []
-    places += env.get("PATH", os.defpath).split(os.pathsep)
-    candidates = [f"{place}/{name}" for place in places if place.startswith("/")]
-    for candidate in candidates:
-        if os.access(candidate, os.X_OK) and os.path.isfile(candidate):
-            return candidate
-    for candidate in filter(os.path.exists, candidates):
+    places = (*([os.path.join(own, "bin")] if own else []), *env.get("PATH", os.defpath).split(os.pathsep))
+    found = _look_up(name, places, int(time.monotonic()))
+    if found is not None:
+        return found
+    for candidate in filter(os.path.exists, _candidates(name, places)):
         _check_program(name, candidate)
     raise Rejected(f"the program {name!r} was not found in {os.pathsep.join(places)}", "program_not_found")
+
+
+@functools.lru_cache(maxsize=256)
+def _look_up(name: str, places: tuple[str, ...], second: int) -> str | None:
+    """The first that can run. A burst of jobs asks again and again: within one `second` once."""
+    for candidate in _candidates(name, places):
+        if os.access(candidate, os.X_OK) and os.path.isfile(candidate):
+            return candidate
+    return None
+
+
+def _candidates(name: str, places: tuple[str, ...]) -> list[str]:
+    return [f"{place}/{name}" for place in places if place.startswith("/")]
 
 
 def _runs(path: str) -> bool:

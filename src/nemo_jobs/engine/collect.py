@@ -76,7 +76,7 @@ class Collector:
         """
         try:
             async with asyncio.timeout(seconds):
-                await (asyncio.shield(self._reader) if self._reader is not None else self._read())
+                await (asyncio.shield(self._reader) if self._reader else self._read())
         except TimeoutError:
             self.failure = f"its output was not complete {seconds:g} s after the end"
             self._mark("", f"this log may be incomplete: {self.failure}")
@@ -158,16 +158,19 @@ class Collector:
         )
 
     async def _write(self) -> None:
-        interval = FIRST_FLUSH
+        interval, flushed = FIRST_FLUSH, float("-inf")
         async for idle in self._ticks():
             if idle:
                 self._snapshot()
             elif self._pending < FULL:
+                quiet = self._clock.monotonic() - flushed > 2 * FIRST_FLUSH
+                interval = FIRST_FLUSH if quiet else interval
                 await asyncio.sleep(interval)
                 interval = min(interval * 2, TRICKLE_FLUSH if self._pending < TRICKLE else STREAM_FLUSH)
             async with self._storing:
                 if (self._moved or self._chunks) and not await self._flush():
                     return
+            flushed = self._clock.monotonic()
 
     async def _ticks(self) -> AsyncIterator[bool]:
         """False when something arrived, True once a second while nothing does."""

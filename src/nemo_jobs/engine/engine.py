@@ -7,7 +7,7 @@ Wake-ups (a new job, a request, an ended process) only shorten the wait: claimin
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from nemo_jobs.backends.api import Backend, Counts, Health, PlatformInfo, Watches
@@ -45,6 +45,8 @@ class Options:
     cores: int = 1
     retention_days: int | None = None
     on_host: bool = True
+    #: Asked at each look at the state: what keeps profiles from working, besides their backends.
+    unusable: Callable[[], Sequence[str]] = tuple
 
 
 class Engine:
@@ -95,7 +97,7 @@ class Engine:
             for follower in self._held.values()
             if (problem := follower.log_problem)
         ]
-        return [*away, *unread[:5], *self._sweeper.problems()]
+        return [*away, *self._options.unusable(), *unread[:5], *self._sweeper.problems()]
 
     def snapshot(self) -> dict[str, int]:
         """How many steps are held, by `provider/profile`."""

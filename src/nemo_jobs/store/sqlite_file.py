@@ -46,7 +46,7 @@ def connect(path: Path, reader: bool = False) -> sqlite3.Connection:
     else:
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = FULL")
-        connection.execute("PRAGMA cache_size = -8000")
+        connection.execute("PRAGMA cache_size = -2000")
         # A page that many groups change is copied back once for all of them.
         connection.execute("PRAGMA wal_autocheckpoint = 4000")
         connection.execute("PRAGMA journal_size_limit = 67108864")
