@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from nemo_jobs.cli.main import nemo
+from nemo_jobs.cli.root import nemo
 
 PAGE = Path(__file__).parent.parent / "docs" / "cli.md"
 BEGIN, END = "<!-- generated: make format -->", "<!-- end of generated -->"

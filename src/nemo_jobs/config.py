@@ -21,11 +21,13 @@ _SIZE_LIMIT = 4 * 2**20
 
 
 class ConfigError(Exception):
-    """The configuration can't be used. `problems` holds a line for each thing that is wrong."""
+    """The configuration can't be used. `problems` holds a line for each thing that is wrong,
+    `warnings` one for each that is only odd."""
 
-    def __init__(self, problems: list[str]) -> None:
+    def __init__(self, problems: list[str], warnings: list[str]) -> None:
         super().__init__("\n".join(problems))
         self.problems = problems
+        self.warnings = warnings
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,11 +56,12 @@ def load_settings(config_file: Path | None, environ: Mapping[str, str]) -> Loade
         settings = Settings.model_validate(root.plain())
     except ValidationError as error:
         problems += describe(error, root)
-    if problems:
-        raise ConfigError([_one_line(text) for text in dict.fromkeys(problems)])
     if environ.get("NHX_CONFIG_WARNINGS_DISABLED", "").lower() in ("1", "true", "yes"):
         warnings = []
-    return LoadedSettings(settings, [_one_line(text) for text in warnings], source)
+    warnings = _in_order(warnings, source)
+    if problems:
+        raise ConfigError(_in_order(problems, source), warnings)
+    return LoadedSettings(settings, warnings, source)
 
 
 def default_data_dir(environ: Mapping[str, str]) -> Path:
@@ -68,6 +71,17 @@ def default_data_dir(environ: Mapping[str, str]) -> Path:
         home = environ.get("HOME", "")
         base = str((Path(home) if home.startswith("/") else Path.home()) / ".local" / "share")
     return Path(base) / "nemo-jobs"
+
+
+def _in_order(texts: list[str], source: Path | None) -> list[str]:
+    """Each once, in the order of the file; what is not in it comes first."""
+    before = f"{source}:"
+
+    def line(text: str) -> int:
+        number = text.removeprefix(before).partition(":")[0] if text.startswith(before) else ""
+        return int(number) if number.isdecimal() else 0
+
+    return [_one_line(text) for text in sorted(dict.fromkeys(texts), key=line)]
 
 
 def _one_line(text: str) -> str:

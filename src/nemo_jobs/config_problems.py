@@ -2,6 +2,7 @@
 
 import difflib
 import math
+import re
 from collections.abc import Iterable, Iterator, Sequence
 
 from pydantic import ValidationError
@@ -64,6 +65,7 @@ _NAMED = {
     "list_type": "must be a list",
     "string_too_short": "must not be empty",
 }
+_SECRET = re.compile("pas+w|secret|token|credential|key$", re.IGNORECASE)
 #: Our own kinds of errors whose sentence ends best with the value.
 _WITH_VALUE = ("url", "gpu_ids")
 
@@ -80,7 +82,8 @@ def unknown_sections(root: Entry, problems: list[str], warnings: list[str]) -> N
                 warnings.append(f"{entry.where}: {name}: is no section of this service and is ignored")
             continue
         problems.append(
-            f"{entry.where}: {name}: unknown section{wrong or '; sections: ' + ', '.join(_OUR_SECTIONS)}"
+            f"{entry.where}: {name}: unknown section, set to {_unknown(Place(name, entry, True))}"
+            f"{wrong or '; sections: ' + ', '.join(_OUR_SECTIONS)}"
         )
 
 
@@ -150,7 +153,7 @@ def _sentence(item: ErrorDetails, place: Place, root: Entry) -> str:
     kind, context = item["type"], item.get("ctx", {})
     value = place.entry.value
     if kind == "extra_forbidden":
-        return "unknown key" + _suggestion(item["loc"], root)
+        return f"unknown key, set to {_unknown(place)}" + _suggestion(item["loc"], root)
     if kind == "missing":
         return "is missing"
     if kind == "union_tag_not_found":
@@ -186,6 +189,11 @@ def _value(entry: Entry) -> str:
     if isinstance(entry.value, dict | list) or entry.value is None:
         return reading(entry.value)
     return shown(entry.text)
+
+
+def _unknown(place: Place) -> str:
+    """The value of a key that is not known, unless it may be a password whose name is misspelt."""
+    return "a value not shown here" if _SECRET.search(place.path) else _value(place.entry)
 
 
 def _suggestion(location: Sequence[str | int], root: Entry) -> str:

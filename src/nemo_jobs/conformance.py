@@ -44,7 +44,7 @@ class StartConformance(Waiting):
         first = await backend.submit(plan)
         assert await backend.submit(plan) == first
         await self.settle(harness, backend, first, {Phase.RUNNING})
-        assert harness.starts(plan) == 1
+        assert await self.started(harness, plan) == 1
 
     async def test_submit_many_times_at_once_is_one(self, harness: Harness) -> None:
         backend, other = await harness.backend(), await harness.backend()
@@ -52,7 +52,7 @@ class StartConformance(Waiting):
         handles = await asyncio.gather(*(b.submit(plan) for b in (backend, other) * 4))
         assert all(handle == handles[0] for handle in handles)
         await self.settle(harness, backend, handles[0], {Phase.RUNNING})
-        assert harness.starts(plan) == 1
+        assert await self.started(harness, plan) == 1
 
     async def test_submit_after_crash_adopts(self, harness: Harness) -> None:
         backend = await harness.backend()

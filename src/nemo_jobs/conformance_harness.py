@@ -72,6 +72,14 @@ class Waiting:
             await harness.wait(_STEP)
         raise AssertionError(f"{handle.key} is {seen.phase} after {self.deadline} s: {seen}")
 
+    async def started(self, harness: Harness, plan: Plan) -> int:
+        """How often work was begun that is known to run: its first mark may come a little later."""
+        for _ in range(int(self.deadline / _STEP)):
+            if harness.starts(plan):
+                break
+            await harness.wait(_STEP)
+        return harness.starts(plan)
+
     async def passing(self, harness: Harness, future: asyncio.Future[Any]) -> Any:
         """Let time pass until the future is done."""
         for _ in range(int(self.deadline / _STEP)):

@@ -40,6 +40,25 @@ def prepare_data_dir(path: Path) -> Path:
     return path
 
 
+def working_directory_problem(path: str) -> str | None:
+    """Why no task could get its directory below `path`; None when it can. Makes nothing."""
+    from nemo_jobs.backends.keeper_files import Refused, check_root
+
+    root = Path(path).expanduser().absolute()
+    if not os.path.lexists(root):
+        above = next(parent for parent in root.parents if parent.exists())
+        if above.is_dir() and os.access(above, os.W_OK | os.X_OK):
+            return None
+        return f"the working directory {root} can't be made in {above}"
+    if root.exists() and not root.is_dir():
+        return f"the working directory {root} is not a directory"
+    try:
+        check_root(str(root))
+    except Refused as error:
+        return str(error)
+    return None
+
+
 class Slot:
     """A numbered place among the services that share a data directory, held by a file lock.
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from nemo_jobs.clock import SystemClock
-from nemo_jobs.host import Slot, host_id, prepare_data_dir
+from nemo_jobs.host import Slot, host_id, prepare_data_dir, working_directory_problem
 
 if TYPE_CHECKING:
     from nemo_jobs.backends.api import Backend, PlatformInfo
@@ -29,6 +29,8 @@ log = logging.getLogger("nemo_jobs")
 Role = Literal["all", "api", "engine"]
 #: The whole of a shutdown takes at most this long, in seconds.
 SHUTDOWN_SECONDS = 4.5
+#: The defaults of section `service`, known here before settings are loaded, which takes longer.
+DEFAULT_HOST, DEFAULT_PORT = "127.0.0.1", 8080
 #: Backends of this version, by the name that profiles use.
 BACKENDS = ("subprocess",)
 
@@ -36,6 +38,10 @@ BACKENDS = ("subprocess",)
 _IN_USE = (
     "another service uses the database {database}; stop it, or give this one its own --data-dir, "
     "or PostgreSQL, which serves many"
+)
+_NEEDS_POSTGRESQL = (
+    "--role {role} needs PostgreSQL, since SQLite serves one process: "
+    "set database.url or NHX_DATABASE_URL, or leave --role away"
 )
 
 
@@ -66,34 +72,70 @@ def run_service(options: ServiceOptions, environ: Mapping[str, str]) -> int:
 
 
 def _prepare(options: ServiceOptions, environ: Mapping[str, str], stack: contextlib.ExitStack) -> "Service":
-    # The cheap checks come before the slow imports, so that a mistake is told at once.
-    from nemo_jobs.config import ConfigError, default_data_dir, load_settings
-
-    try:
-        loaded = load_settings(options.config, environ)
-    except ConfigError as error:
-        raise StartError(f"the configuration can't be used\n{error}") from error
+    # The cheap checks come before the slow imports and before anything is made, so that a mistake
+    # is told at once and leaves nothing behind.
+    if options.role != "all" and not _may_be_postgresql(options, environ):
+        raise StartError(_NEEDS_POSTGRESQL.format(role=options.role))
+    listener: socket.socket | None = None
+    if (address := _early_address(options, environ)) is not None:
+        listener = stack.enter_context(_listen(*address))
+    loaded = _load(options, environ)
     settings = loaded.settings
+    url = settings.database.url or ""
+    sqlite = not url or url.startswith("sqlite")
+    if options.role != "all" and sqlite:
+        raise StartError(_NEEDS_POSTGRESQL.format(role=options.role))
+    if listener is None:
+        port = settings.service.port if options.port is None else options.port
+        listener = stack.enter_context(_listen(options.host or settings.service.host, port))
+    from nemo_jobs.config import default_data_dir
+
     try:
         data_dir = prepare_data_dir(options.data_dir or default_data_dir(environ))
         slot = stack.enter_context(contextlib.closing(Slot(data_dir)))
     except OSError as error:
         raise StartError(f"data directory: {error}") from error
-    url = settings.database.url or f"sqlite:///{data_dir}/nemo-jobs.db"
-    if options.role != "all" and url.startswith("sqlite"):
-        raise StartError(
-            f"--role {options.role} needs PostgreSQL, since SQLite serves one process: "
-            "set database.url or NHX_DATABASE_URL, or leave --role away"
-        )
-    if url.startswith("sqlite"):
+    url = url or f"sqlite:///{data_dir}/nemo-jobs.db"
+    if sqlite:
         _refuse_second(Path(url.removeprefix("sqlite:///")))
-    listener = stack.enter_context(_listen(options.host or settings.service.host, _port(options, settings)))
     from nemo_jobs.logs_setup import set_up_logging
 
     set_up_logging(settings.service.log_level, settings.service.log_format)
     _tell(loaded)
     db = _open_database(url)
     return Service(settings, data_dir, slot, listener, db, options.role)
+
+
+def _may_be_postgresql(options: ServiceOptions, environ: Mapping[str, str]) -> bool:
+    """Whether some setting could name PostgreSQL, judged without reading settings as such."""
+    written = _written(options, environ)
+    return bool(environ.get("NHX_DATABASE_URL")) or b"postgres" in written or b"\\" in written
+
+
+def _early_address(options: ServiceOptions, environ: Mapping[str, str]) -> tuple[str, int] | None:
+    """Where to listen, when no setting can have a say in it."""
+    host, port = options.host, options.port
+    if not _written(options, environ) and not any(name.startswith("NHX_SERVICE_") for name in environ):
+        host, port = host or DEFAULT_HOST, DEFAULT_PORT if port is None else port
+    return None if host is None or port is None else (host, port)
+
+
+def _written(options: ServiceOptions, environ: Mapping[str, str]) -> bytes:
+    """The text of the configuration file; nothing when there is none."""
+    named = options.config or environ.get("NHX_CONFIG_FILE_PATH")
+    try:
+        return Path(named or "/etc/nhx/config.yaml").read_bytes()
+    except OSError:
+        return b"\\" if named else b""  # one that can't be read is told of by the configuration
+
+
+def _load(options: ServiceOptions, environ: Mapping[str, str]) -> "LoadedSettings":
+    from nemo_jobs.config import ConfigError, load_settings
+
+    try:
+        return load_settings(options.config, environ)
+    except ConfigError as error:
+        raise StartError(f"the configuration can't be used\n{error}") from error
 
 
 def _refuse_second(database: Path) -> None:
@@ -105,10 +147,6 @@ def _refuse_second(database: Path) -> None:
         return
     except OSError as error:
         raise StartError(_IN_USE.format(database=database)) from error
-
-
-def _port(options: ServiceOptions, settings: "Settings") -> int:
-    return options.port if options.port is not None else settings.service.port
 
 
 @contextlib.contextmanager
@@ -131,6 +169,20 @@ def _tell(loaded: "LoadedSettings") -> None:
         log.info("configuration read from %s", loaded.source)
     for warning in loaded.warnings:
         log.warning("configuration: %s", warning)
+
+
+def _unusable(profiles: "ProfileSet") -> list[str]:
+    """The host profiles whose working directory would make every step on them fail, and why."""
+    found = []
+    for profile in profiles:
+        directory = getattr(profile.config, "working_directory", None)
+        if directory is None or profile.unavailable:
+            continue
+        problem = working_directory_problem(directory)
+        if problem is not None:
+            name = f"{profile.provider}/{profile.profile}"
+            found.append(f"profile {name}: {problem}; mend it, or configure another working_directory")
+    return found
 
 
 def _open_database(url: str) -> "Database":
@@ -200,6 +252,8 @@ class Service:
         profiles = resolve_profiles(self._settings, docker=False, available=BACKENDS)
         for (provider, profile), why in profiles.left_out.items():
             log.warning("profile %s/%s is left out: %s", provider, profile, why)
+        for problem in _unusable(profiles):
+            log.warning("%s", problem)
         return profiles
 
     async def _start_engine(self, profiles: "ProfileSet") -> None:
@@ -227,6 +281,7 @@ class Service:
             log_limit=self._settings.jobs.log_limit_bytes,
             cores=os.cpu_count() or 1,
             retention_days=self._settings.jobs.retention_days,
+            unusable=lambda: _unusable(profiles),
         )
         self._engine = Engine(self._db, profiles, self._backends, self._clock, options)
         await self._engine.start()
@@ -283,7 +338,8 @@ class Service:
 
     def _say_stopped(self, running: int) -> None:
         if running:
-            noun = "job keeps" if running == 1 else "jobs keep"
-            print(f"nemo-jobs stopped; {running} host {noun} running; the next start adopts them", flush=True)
+            noun, them = ("job keeps", "it") if running == 1 else ("jobs keep", "them")
+            text = f"nemo-jobs stopped; {running} host {noun} running; the next start adopts {them}"
+            print(text, flush=True)
         else:
             print("nemo-jobs stopped; no host jobs are running", flush=True)

@@ -167,28 +167,29 @@ async def test_an_end_while_no_keeper_lives_is_lost(host: HostHarness) -> None:
 @pytest.mark.parametrize("escape", ["", *ESCAPES.values()], ids=["nothing escaped", *ESCAPES.keys()])
 async def test_stop_of_an_adopted_one_ends_its_whole_tree(host: HostHarness, escape: str) -> None:
     env, mark = marker()
+    nap = f"600.{random.randrange(10**9):09d}"  # tells these processes from those of any other run
     backend = await host.host()
-    bystander = await backend.submit(host.command(["sleep", "601"], env=env))
-    script = f"{escape}\nsleep 602 & echo up; sleep 0.1; wait; sleep 603"
+    bystander = await backend.submit(host.command(["sleep", nap], env=env))
+    script = f"{escape}\nsleep 600 & echo up; sleep 0.1; wait; sleep 600".replace("sleep 600", f"sleep {nap}")
     handle = await backend.submit(host.command(["sh", "-c", script], env=env))
     await first_output(backend, handle)
     await asyncio.sleep(0.2)
-    before = sleeping()
+    before = sleeping(nap)
+    assert len(before) >= 2
     host.kill_keeper()
     await eventually(lambda: host.keeper_pid() != 0)
     await backend.stop(handle, 5.0)
     assert (await until_ended(backend, handle)).phase is Phase.STOPPED
     assert having(mark) == [bystander.data["pid"]]
-    assert sleeping() & before == {bystander.data["pid"]}
+    assert sleeping(nap) == {bystander.data["pid"]}
 
 
-def sleeping() -> set[int]:
-    """The processes that are one of the long sleeps of these tests."""
+def sleeping(nap: str) -> set[int]:
+    """The processes that sleep this long."""
     found = set()
     for name in os.listdir("/proc"):
         with contextlib.suppress(OSError, ValueError):
-            words = Path(f"/proc/{int(name)}/cmdline").read_bytes().split(b"\0")
-            if words[:1] == [b"sleep"] and words[1] in (b"600", b"601", b"602", b"603"):
+            if Path(f"/proc/{int(name)}/cmdline").read_bytes() == b"sleep\0%s\0" % nap.encode():
                 found.add(int(name))
     return found
 

@@ -496,8 +496,9 @@ def test_config_check_exits_with_0_or_2(nemo: Nemo, tmp_path: Path) -> None:
     assert (ran.code, "subprocess/default" in ran.out) == (0, True)
     assert "warning: " in ran.err
     bad = tmp_path / "bad.yaml"
-    bad.write_text("platform: {runtime: nonne}\njobs: {reconcile_interval_secods: 2}\n")
+    bad.write_text("platform: {runtime: nonne}\njobs: {reconcile_interval_secods: 2}\nsecrets: {}\n")
     ran = nemo("config", "check", str(bad))
+    assert "warning: " in ran.err and "bad.yaml:3" in ran.err
     assert (ran.code, ran.out) == (2, "")
     assert "bad.yaml:1" in ran.err
     assert "bad.yaml:2" in ran.err

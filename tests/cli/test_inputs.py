@@ -1,11 +1,14 @@
 """Input files, table widths, times: the pure parts of the commands."""
 
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
 import click
 import pytest
 
 from nemo_jobs.cli.inputs import parse_object
 from nemo_jobs.cli.jobs_create import check_fields
-from nemo_jobs.cli.progress import closing, duration, summary
+from nemo_jobs.cli.progress import age, closing, duration, explained, summary
 from nemo_jobs.cli.render import fit, relative
 from tests.cli.scripted import tree
 
@@ -81,6 +84,24 @@ def test_a_waiting_job_says_why() -> None:
 
 
 def test_the_last_line_tells_state_time_and_error() -> None:
-    ended = tree("error", error_details={"message": "fit ended\x1b[2J", "exit_code": 9})
-    assert closing(ended, 3) == 'job moth-sorter: error after 3.0 s: fit ended {"exit_code": 9}'
-    assert closing(tree("completed"), 3) == "job moth-sorter: completed after 3.0 s"
+    times: dict[str, Any] = {"created_at": "2027-03-04T09:15:27.5Z", "updated_at": "2027-03-04T09:15:30.5Z"}
+    ended = tree("error", error_details={"message": "fit ended\x1b[2J", "log": "fit.txt"}, **times)
+    assert closing(ended) == 'job moth-sorter: error after 3.0 s: fit ended {"log": "fit.txt"}'
+    assert closing(tree("completed", **times)) == "job moth-sorter: completed after 3.0 s"
+
+
+def test_the_last_line_says_nothing_twice() -> None:
+    message = "run ended with code 7: no such file: model.bin"
+    told = {"message": message, "reason": "exit_code", "exit_code": 7, "file": "model.bin"}
+    assert explained(told) == f": {message}"
+    assert explained({**told, "epoch": 7}) == f': {message} {{"epoch": 7}}'
+    assert explained({"exit_code": 7}) == ' {"exit_code": 7}'
+
+
+def test_the_age_of_a_job_counts_from_its_creation() -> None:
+    since = datetime.now(UTC) - timedelta(hours=2)
+    young = tree("active", created_at=since.isoformat(), updated_at=since.isoformat())
+    assert 7200 <= age(young) < 7230
+    assert age(young, ended=True) == 0
+    later = (datetime.now(UTC) + timedelta(hours=1)).isoformat()
+    assert age(tree("active", created_at=later)) == 0  # this clock is behind the service's

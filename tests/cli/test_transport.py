@@ -65,6 +65,21 @@ def test_a_passing_failure_is_repeated_twice_and_then_told(status: int) -> None:
         assert 0.7 < pauses[1] <= 1.0
 
 
+def test_a_repeat_is_told_once() -> None:
+    told: list[str] = []
+    retry = Retry(sleep=Pauses(), warn=told.append)
+    with scripted(Reply(503, {"detail": "the disk is full"})) as server:
+        with JobsClient(server.url, retry=retry) as jobs, pytest.raises(Exception, match="full"):
+            jobs.get_job("moth-sorter")
+        assert told == ["the service answered 503: the disk is full; trying again"]
+    told.clear()
+    with scripted(Reply(body=job()), Reply(drop=True), Reply(body=job())) as server:
+        with JobsClient(server.url, retry=retry) as jobs:
+            jobs.get_job("moth-sorter")
+            jobs.get_job("moth-sorter")
+        assert told == []  # a kept connection that was closed means nothing
+
+
 def test_a_post_is_repeated_too() -> None:
     with scripted(Reply(drop=True), Reply(201, job())) as server, client(server.url) as jobs:
         jobs.create_job(name="moth-sorter", source="s", spec={}, platform_spec={"steps": []})
@@ -124,7 +139,7 @@ def test_silence_ends_with_a_time_out() -> None:
 def test_validation_errors_name_each_field() -> None:
     detail = [
         {"type": "missing", "loc": ["body", "source"], "msg": "Field required"},
-        {"type": "x", "loc": ["body", "platform_spec", "steps", 0, "name"], "msg": "wrong"},
+        {"type": "x", "loc": ["body", "platform_spec", "steps", 0, "name"], "msg": "Value error, wrong"},
     ]
     with scripted(Reply(422, {"detail": detail})) as server, client(server.url) as jobs:
         with pytest.raises(Unprocessable) as caught:

@@ -7,6 +7,7 @@ import pytest
 from nemo_jobs.config import ConfigError, Settings, default_data_dir, load_settings
 from nemo_jobs.config_yaml import read_yaml
 from nemo_jobs.domain.profiles import KubernetesJobConfig, VolcanoJobConfig, resolve_profiles
+from nemo_jobs.service import DEFAULT_HOST, DEFAULT_PORT
 from tests.config.loading import load, problem, problems
 
 SEEDS = sorted((Path(__file__).parent / "seeds").glob("*.yaml"))
@@ -81,6 +82,8 @@ def test_no_file_is_all_defaults() -> None:
     assert loaded.settings == Settings()
     assert loaded.settings.platform.given_base_url is None
     assert (loaded.settings.service.host, loaded.settings.service.port) == ("127.0.0.1", 8080)
+    # `services run` looks at the address before it loads any of this.
+    assert (loaded.settings.service.host, loaded.settings.service.port) == (DEFAULT_HOST, DEFAULT_PORT)
 
 
 @pytest.mark.parametrize(

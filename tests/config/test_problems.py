@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from nemo_jobs.config import ConfigError
 from tests.config.loading import load, problem, problems
 
 
@@ -23,8 +24,9 @@ def test_all_problems_are_told_at_once_with_file_line_and_path(tmp_path: Path) -
         "environment variable NHX_SERVICE_PORT: service.port: must be a whole number, not 'web'",
         "config.yaml:2: platform.runtime: must be 'docker', 'kubernetes' or 'none', not 'dockr'; "
         "did you mean docker?",
-        "config.yaml:8: jobs.executors[0].config.toleration: unknown key; did you mean tolerations?",
         "config.yaml:4: jobs.retention_days: must be a whole number, not 'soon'",
+        "config.yaml:8: jobs.executors[0].config.toleration: unknown key, set to a list; "
+        "did you mean tolerations?",
         "config.yaml:9: service.port: must be at most 65535, not '99999'",
     ]
 
@@ -63,6 +65,22 @@ def test_c015_an_unknown_key_names_the_near_one_or_its_place(
     said = problem(text, tmp_path)
     assert said.startswith(f"config.yaml:1: {path}: unknown ")
     assert hint in said
+
+
+def test_c015_the_value_of_an_unknown_key_is_shown_unless_it_may_be_secret(tmp_path: Path) -> None:
+    assert "jobs.colour: unknown key, set to 'red';" in problem("jobs: {colour: red}", tmp_path)
+    assert "whatever: unknown section, set to '1';" in problem("whatever: 1", tmp_path)
+    said = problem("platform: {image_registry_pasword: hunter2}", tmp_path)
+    assert "image_registry_pasword: unknown key, set to a value not shown here" in said
+
+
+def test_warnings_are_told_beside_problems_and_both_in_the_order_of_the_file(tmp_path: Path) -> None:
+    text = "files: {}\njobs: {colour: red}\nservice:\n  port: web\nplatform: {colour: blue}\nmodels: {}\n"
+    with pytest.raises(ConfigError) as caught:
+        load(text, tmp_path)
+    begin = len(f"{tmp_path}/config.yaml:")
+    assert [line[begin] for line in caught.value.problems] == ["2", "4", "5"]
+    assert [line[begin] for line in caught.value.warnings] == ["1", "6"]
 
 
 @pytest.mark.parametrize(

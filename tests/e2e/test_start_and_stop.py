@@ -94,6 +94,7 @@ def test_a_taken_port_is_refused(service: Service) -> None:
     assert result.returncode == 2
     assert str(service.port) in result.stderr
     assert "Traceback" not in result.stderr
+    assert not service.data_dir.exists()
 
 
 @pytest.mark.parametrize("role", ["api", "engine"])
@@ -102,6 +103,29 @@ def test_half_a_service_on_sqlite_is_refused(service: Service, role: str) -> Non
     assert result.returncode == 2
     assert "--role" in result.stderr
     assert "PostgreSQL" in result.stderr
+    assert not service.data_dir.exists()
+    service.config.write_text(f"# postgresql? no\n{service.config.read_text()}")  # has to be read for it
+    result = refused(service, "--role", role)
+    assert (result.returncode, "PostgreSQL" in result.stderr) == (2, True)
+    assert not service.data_dir.exists()
+
+
+@pytest.mark.parametrize("kind", ["open to others", "a file"])
+def test_a_working_directory_that_can_not_be_used_is_told_at_the_start(service: Service, kind: str) -> None:
+    work = service.root / "work"
+    if kind == "a file":
+        work.touch()
+    else:
+        work.mkdir()
+        work.chmod(0o755)
+    service.start()
+    [problem] = service.client().get("/status").json["problems"]
+    assert problem.startswith(f"profile subprocess/default: the working directory {work} ")
+    assert ("is not a directory" if kind == "a file" else "(chmod 700)") in problem
+    assert problem in service.stderr.read_text()
+    if kind != "a file":
+        work.chmod(0o700)
+        assert service.client().get("/status").json["problems"] == []
 
 
 def test_a_wrong_configuration_is_refused_with_every_problem(service: Service) -> None:
@@ -162,7 +186,7 @@ def test_c026_a_running_job_survives_a_stop_and_is_adopted(service: Service) -> 
     pid = int(until(lambda: client.messages("lasting"))[0])
     assert service.stop() == 0
     assert alive(pid)
-    assert re.search(r"\b1\b.*(job|step)", service.stdout.read_text() + service.stderr.read_text())
+    assert "1 host job keeps running; the next start adopts it\n" in service.stdout.read_text()
     service.start()
     client = service.client()
     assert client.job("lasting")["status"] == "active"

@@ -272,3 +272,19 @@ async def test_c095_a_backend_that_can_not_be_used_is_the_reason_of_those_that_w
     await bench.engine._probe_all()
     await bench.move_until("moth", "completed")
     assert list(bench.place.world.starts.values()) == [1]
+
+
+@pytest.mark.config(ttl_seconds_after_finished=2)
+async def test_a_pause_frees_the_run_and_keeps_what_the_job_stored(bench: Bench) -> None:
+    await bench.start()
+    await bench.create("moth", {"FAKE_RUN_SECONDS": "forever"})
+    await bench.until("moth", "active")
+    await bench.ask("moth", Trigger.PAUSE)
+    await bench.until("moth", "paused")
+    await bench.move(10)
+    for _ in range(400):
+        if not bench.place.world.works:
+            break
+        await asyncio.sleep(0.01)
+    assert not bench.place.world.works
+    assert bench.place.world.storage == {(await bench.job("moth")).attempt_id}

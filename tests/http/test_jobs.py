@@ -124,6 +124,21 @@ async def test_what_a_job_refers_to_must_exist(service, over, word):
     assert (await service.client.get(f"{JOBS}/moth")).status_code == 404
 
 
+async def test_a_misspelt_required_key_is_named(service):
+    executor = {"provider": "subprocess", "comand": ["true"]}
+    step = {"name": "work", "executor": executor}
+    (problem,) = (await service.client.post(JOBS, json=body(platform_spec={"steps": [step]}))).json()[
+        "detail"
+    ]
+    assert (problem["type"], problem["loc"][-1]) == ("missing", "command")
+    assert "'comand'" in problem["msg"]
+    del executor["comand"]
+    (problem,) = (await service.client.post(JOBS, json=body(platform_spec={"steps": [step]}))).json()[
+        "detail"
+    ]
+    assert problem["msg"] == "Field required"
+
+
 async def test_create_in_an_unknown_workspace_is_422_and_says_which(service):
     answer = await service.client.post(JOBS.replace("default", "nowhere"), json=body())
     assert answer.status_code == 422

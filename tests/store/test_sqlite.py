@@ -15,7 +15,7 @@ import sqlalchemy as sa
 
 from nemo_jobs.domain.model import Conflict, Unavailable
 from nemo_jobs.domain.states import Trigger
-from nemo_jobs.store import jobs, sqlite_file
+from nemo_jobs.store import jobs, sqlite, sqlite_file
 from nemo_jobs.store.db import Database, Locked, Tx, off_loop
 from tests.store.kit import STARTED, SUBMITTED, SUCCEEDED, Store, new_job
 
@@ -65,7 +65,10 @@ async def test_many_writes_share_a_commit(store: Store, sqlite_url: str) -> None
     assert len(await store.read(keys)) == 200
 
 
-async def test_reads_never_see_what_is_not_committed(store: Store) -> None:
+async def test_reads_never_see_what_is_not_committed(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    # A group of such writes is committed after a moment by itself, which a busy machine may spend
+    # before it reads: here nothing but the second write ends it.
+    monkeypatch.setattr(sqlite, "LINGER_SECONDS", 60.0)
     await store.write(put, "k1", durable=False)
     for point in (True, False):
         assert await store.read(keys, point=point) == set()
@@ -135,6 +138,15 @@ async def test_what_was_accepted_is_stored_when_the_database_is_closed(sqlite_ur
 async def test_a_second_service_on_the_same_file_is_told_at_once(store: Store, sqlite_url: str) -> None:
     with pytest.raises(Locked, match=rf"another service \(process {os.getpid()}\) uses .* --data-dir"):
         Database.open(sqlite_url)
+
+
+def test_an_open_that_fails_leaves_nothing_open(tmp_path: Path) -> None:
+    (tmp_path / "jobs.db").write_bytes(b"certainly not a database " * 100)
+    before = set(os.listdir("/proc/self/fd"))
+    with pytest.raises(Unavailable, match="not a database"):
+        Database.open(f"sqlite:///{tmp_path}/jobs.db")
+    # No garbage collection in between: what is open belongs to a connection that nobody closed.
+    assert set(os.listdir("/proc/self/fd")) <= before
 
 
 async def test_another_program_that_writes_is_waited_for(store: Store, tmp_path: Path) -> None:

@@ -29,13 +29,18 @@ def check(session: Session, file: Path) -> None:
         loaded = load_settings(file, session.environ)
     except ConfigError as error:
         count = len(error.problems)
+        _warn(session, error.warnings)
         session.note("\n".join(error.problems))
         raise CommandError(f"{file}: {count} problem{'s' * (count != 1)}", 2) from error
-    for warning in loaded.warnings:
-        session.note(f"warning: {warning}")
+    _warn(session, loaded.warnings)
     profiles = resolve_profiles(loaded.settings, docker=False)
     listed = ", ".join(f"{profile.provider}/{profile.profile}" for profile in profiles.listed())
     session.data(f"{file}: fine; profiles without Docker: {listed or 'none'}")
+
+
+def _warn(session: Session, warnings: list[str]) -> None:
+    for warning in warnings:
+        session.note(f"warning: {warning}")
 
 
 @config.command("set")

@@ -36,7 +36,6 @@ def follow_to_end(session: Session, plan: Follow) -> int:
         session.ask("stream_job_logs", plan.name, tail=plan.tail)
     place = session.name_hint(plan.name)
     session.hint = f"the job goes on; come back with: nemo jobs tail -f {place}"
-    started = time.monotonic()
     progress = make_progress(session, lines_to_stdout=True)
     lookout = Lookout(session, plan.name, progress)
     try:
@@ -50,7 +49,7 @@ def follow_to_end(session: Session, plan: Follow) -> int:
     session.hint = ""
     if tree is None:
         raise CommandError(f"the log has ended but the state of '{plan.name}' is not known", 1)
-    session.note(closing(tree, time.monotonic() - started))
+    session.note(closing(tree))
     return 0 if tree["status"] == "completed" or not plan.decide else 1
 
 

@@ -14,7 +14,14 @@ from nemo_jobs.cli.text import clean
 @click.command()
 @name_argument()
 @click.option(
-    "-n", "--lines", "count", type=click.IntRange(1, 10000), default=100, show_default=True, metavar="N"
+    "-n",
+    "--lines",
+    "count",
+    type=click.IntRange(1, 10000),
+    default=100,
+    show_default=True,
+    metavar="N",
+    help="Show the newest N lines.",
 )
 @click.option("-f", "--follow", is_flag=True, help="Go on with new lines until the job has ended.")
 @which_lines

@@ -16,6 +16,7 @@ _FORMAT_NAMES = ("--output-format", "--output")
 _TIMESTAMPS = click.Choice(TIMESTAMP_FORMATS)
 _TIMES_HELP = "How tables show times."
 _CONTEXT_HELP = "Context of the settings file."
+_TELEMETRY_HELP = "Accepted, without effect: the command reports to nobody."
 pass_session = click.make_pass_decorator(Session)
 
 
@@ -38,7 +39,9 @@ def global_options(
                 "timestamp_format", "--timestamp-format", type=_TIMESTAMPS, hidden=hidden, help=_TIMES_HELP
             ),
             _flag("verbose", "-v", "--verbose", count=True, hidden=hidden, help="Show each request."),
-            click.option("--no-telemetry", is_flag=True, hidden=True, expose_value=False),
+            click.option(
+                "--no-telemetry", is_flag=True, hidden=hidden, expose_value=False, help=_TELEMETRY_HELP
+            ),
             _flag("base_url", "--base-url", metavar="URL", hidden=hidden, help="Address of the service."),
             _flag("context", *context, "--context", metavar="NAME", hidden=hidden, help=_CONTEXT_HELP),
             _flag("output_format", *form, *_FORMAT_NAMES, type=_FORMATS, help="Output format."),

@@ -10,6 +10,8 @@ from nemo_jobs.cli.session import Session, flush
 from nemo_jobs.cli.text import clean
 
 _SHOWN_DETAILS = 6
+#: What the service says about an error in words too.
+_TOLD = frozenset({"message", "reason", "exit_code", "signal"})
 _TICK = 0.5
 
 
@@ -74,7 +76,6 @@ class LiveProgress:
         self._session = session
         self._to_stdout = lines_to_stdout
         self._painter = Painter(colour=session.settings.colour)
-        self._started = time.monotonic()
         self._tree: Any = None
         self._drawn = False
         self._drawn_at = 0.0
@@ -130,7 +131,7 @@ class LiveProgress:
     def _draw(self) -> None:
         if self._tree is None or self._stop.is_set():
             return
-        sys.stderr.write("\r\x1b[2K" + self._painter.paint(self._tree, time.monotonic() - self._started))
+        sys.stderr.write("\r\x1b[2K" + self._painter.paint(self._tree, age(self._tree)))
         sys.stderr.flush()
         self._drawn, self._drawn_at = True, time.monotonic()
 
@@ -161,18 +162,39 @@ def scalars(details: dict[str, Any]) -> list[tuple[str, Any]]:
     return found[:_SHOWN_DETAILS]
 
 
-def closing(tree: Any, elapsed: float) -> str:
-    """How the job ended, with what it says about its error."""
-    import json
+def age(tree: Any, *, ended: bool = False) -> float:
+    """Seconds since the job was created, or from then to its end. Clocks of two hosts may differ."""
+    from datetime import datetime
 
-    text = f"job {tree['name']}: {tree['status']} after {duration(elapsed)}"
+    try:
+        created = datetime.fromisoformat(tree["created_at"]).timestamp()
+        until = datetime.fromisoformat(tree["updated_at"]).timestamp() if ended else time.time()
+    except ValueError:
+        return 0.0
+    return max(until - created, 0.0)
+
+
+def closing(tree: Any) -> str:
+    """How the job ended, with what it says about its error."""
+    text = f"job {tree['name']}: {tree['status']} after {duration(age(tree, ended=True))}"
     error = tree.get("error_details")
     if error:
-        message = error.get("message")
-        rest = {key: value for key, value in error.items() if key != "message"}
-        text += f": {message}" if message else ""
-        text += f" {json.dumps(rest, ensure_ascii=False)}" if rest else ""
+        text += explained(error)
     return clean(text, colours=False)
+
+
+def explained(error: dict[str, Any]) -> str:
+    """The message, and as JSON whatever it doesn't say already."""
+    import json
+
+    message = str(error.get("message") or "")
+
+    def told(key: str, value: Any) -> bool:
+        return key in _TOLD or (isinstance(value, str) and value in message)
+
+    rest = {key: value for key, value in error.items() if not message or not told(key, value)}
+    text = f": {message}" if message else ""
+    return text + (f" {json.dumps(rest, ensure_ascii=False)}" if rest else "")
 
 
 def duration(seconds: float) -> str:

@@ -4,9 +4,10 @@ import os
 import signal
 import sys
 from pathlib import Path
-from types import FrameType
 
 import click
+
+from nemo_jobs.cli.main import stop_at_once
 
 
 @click.group()
@@ -23,23 +24,21 @@ def services() -> None:
     "--data-dir", type=click.Path(path_type=Path, file_okay=False), help="Where the service keeps its data."
 )
 @click.option("--config", type=click.Path(path_type=Path, dir_okay=False), help="Configuration file (YAML).")
-@click.option("--role", type=click.Choice(["all", "api", "engine"]), default="all", show_default=True)
+@click.option(
+    "--role",
+    type=click.Choice(["all", "api", "engine"]),
+    default="all",
+    show_default=True,
+    help="Serve the API, run jobs, or both; one of the two needs PostgreSQL.",
+)
 def run(host: str | None, port: int | None, data_dir: Path | None, config: Path | None, role: str) -> None:
     """Serve the API and run jobs until SIGTERM or Ctrl-C.
 
     Exit code 0 after a stop, 2 when it can't start as asked. Jobs on this host go on after it.
     """
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, _stop_early)
+        signal.signal(number, stop_at_once)
     from nemo_jobs.service import ServiceOptions, run_service
 
     options = ServiceOptions(host, port, data_dir, config, role)  # type: ignore[arg-type]
     sys.exit(run_service(options, os.environ))
-
-
-def _stop_early(number: int, frame: FrameType | None) -> None:
-    """A signal before the service has its own handlers: nothing is running yet.
-
-    An exception could be raised in a place that swallows it, such as the end of an import.
-    """
-    os._exit(0)

@@ -92,7 +92,7 @@ class Session:
                 chosen.base_url,
                 token=chosen.token,
                 ca_file=chosen.ca_file,
-                retry=retry or Retry(refused=False),
+                retry=retry or Retry(refused=False, warn=self.note),
                 trace=self.note if self.flags.verbose else None,
             )
         except BadAddress as error:

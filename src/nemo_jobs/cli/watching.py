@@ -113,7 +113,7 @@ def watch_to_end(session: Session, plan: Watch, *, lines_to_stdout: bool) -> int
     if tree is None:
         raise CommandError(f"'{plan.name}' hasn't ended within {plan.timeout:g} s; it goes on")
     session.hint = ""
-    session.note(closing(tree, watcher.elapsed()))
+    session.note(closing(tree))
     if tree["status"] == "paused":
         session.note(f"go on with: nemo jobs resume {place}")
     return 0 if tree["status"] == "completed" else 1
@@ -141,9 +141,6 @@ class Watcher:
         self._backoff = Backoff(first=max(plan.poll, 1.0))
         self._pause = min(_FIRST_PAUSE, plan.poll)
         self._warned = False
-
-    def elapsed(self) -> float:
-        return self._clock() - self._started
 
     def run(self) -> Any:
         """The status tree at the job's end; None when the time is up. Raises what doesn't pass."""
@@ -201,7 +198,7 @@ class Watcher:
             self._warned = False
             pause, self._pause = self._pause, min(self._pause * 1.5, self._plan.poll)
         if self._plan.timeout is not None:
-            left = self._plan.timeout - self.elapsed()
+            left = self._plan.timeout - (self._clock() - self._started)
             if left <= 0:
                 return False
             pause = min(pause, left)

@@ -119,7 +119,8 @@ def _problem(item: Any) -> str:
     path = ""
     for part in item.get("loc", ()):
         path += f"[{part}]" if isinstance(part, int) else f".{part}" if path else str(part)
-    return f"{path}: {item.get('msg', item)}" if path else str(item.get("msg", item))
+    message = str(item.get("msg", item)).removeprefix("Value error, ")
+    return f"{path}: {message}" if path else message
 
 
 def _code(payload: Any) -> str:

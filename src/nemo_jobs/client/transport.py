@@ -17,11 +17,13 @@ STREAM_SILENCE = 46.0
 
 class Retry(NamedTuple):
     """At most `repeats` further requests. With `refused` off, a server that isn't there is
-    reported at once: nothing can have been done, and waiting for it is the caller's choice."""
+    reported at once: nothing can have been done, and waiting for it is the caller's choice.
+    `warn` is told of the first repeat of a request that has to wait."""
 
     repeats: int = 2
     refused: bool = True
     sleep: Callable[[float], None] = time.sleep
+    warn: Callable[[str], None] = lambda text: None
 
 
 class Transport:
@@ -50,22 +52,30 @@ class Transport:
         """The decoded JSON of a successful answer, None for 204. Raises `ClientError`."""
         target = path + encode_query(query)
         data = None if body is None else json.dumps(body, ensure_ascii=False).encode("utf-8", "surrogatepass")
-        tries = 0
+        tries = waits = 0
         while True:
             tries += 1
             fresh = self._kept is None
+            headers: Mapping[str, str] = {}
             try:
                 status, headers, answer = self._once(method, target, data)
             except ConnectionFailed as error:
                 if tries > self.retry.repeats or (error.refused and not self.retry.refused):
                     raise
-                # A kept connection that the server has closed meanwhile needs no pause.
-                self.retry.sleep(pause({}, tries) if fresh else 0)
-                continue
-            if status < 400:
-                return _decode(answer, method, target) if status != 204 else None
-            if tries > self.retry.repeats or not may_repeat(status, headers):
-                raise error_for(status, answer, method=method, target=target, tries=tries)
+                if not fresh:  # the server has closed it meanwhile, which needs no pause
+                    self.retry.sleep(0)
+                    continue
+                why = str(error)
+            else:
+                if status < 400:
+                    return _decode(answer, method, target) if status != 204 else None
+                refusal = error_for(status, answer, method=method, target=target, tries=tries)
+                if tries > self.retry.repeats or not may_repeat(status, headers):
+                    raise refusal
+                why = f"the service answered {status}: {refusal}"
+            waits += 1
+            if waits == 1:
+                self.retry.warn(f"{why}; trying again")
             self.retry.sleep(pause(headers, tries))
 
     def stream(

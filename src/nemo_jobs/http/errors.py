@@ -1,5 +1,6 @@
 """Errors as answers: every kind has one status, and its text is written for people."""
 
+import difflib
 import json
 import logging
 import math
@@ -16,6 +17,8 @@ log = logging.getLogger(__name__)
 #: A body with thousands of faults is told about the first ones; each repeats a part of the input.
 MAX_PROBLEMS = 50
 MAX_INPUT = 2048
+#: Among how many keys, and how long ones, a misspelt one is looked for.
+MAX_KEYS, MAX_KEY = 64, 64
 #: The header by which clients know that the same request would fail again.
 NO_RETRY = (b"x-should-retry", b"false")
 
@@ -86,13 +89,22 @@ def problems(error: ValidationError, *where: str) -> list[dict[str, Any]]:
         item: dict[str, Any] = {
             "type": raw["type"],
             "loc": [*where, *raw["loc"]],
-            "msg": raw["msg"],
+            "msg": raw["msg"] + (_misspelt(raw["input"], raw["loc"]) if raw["type"] == "missing" else ""),
             "input": _short(raw["input"]),
         }
         if "ctx" in raw:
             item["ctx"] = {key: _plain(value) for key, value in raw["ctx"].items()}
         found.append(item)
     return found
+
+
+def _misspelt(given: Any, place: tuple[int | str, ...]) -> str:
+    """For a missing field: the key of the same object that was probably meant to be it."""
+    if not place or not isinstance(given, dict) or len(given) > MAX_KEYS:
+        return ""
+    keys = [key for key in given if len(key) <= MAX_KEY]
+    near = difflib.get_close_matches(str(place[-1]), keys, n=1, cutoff=0.8)
+    return f"; '{near[0]}' is no field here, is it meant to be '{place[-1]}'?" if near else ""
 
 
 def _plain(value: Any) -> Any:

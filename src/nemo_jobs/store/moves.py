@@ -126,7 +126,7 @@ def move(tx: Tx, at: Located, change: Move, now: int, actor: str = SERVICE) -> M
     following = _roll_up(tx, at, after, change, now, actor) if visible else None
     if after.state != before.state and (after.state in TERMINAL or after.state is State.PAUSED) and stored:
         due_at = now + (change.removal_after or 0)
-        outbox.put(tx, after, stored, due_at, wipe_storage=change.wipe_storage)
+        outbox.put(tx, after, stored, due_at, wipe_storage=change.wipe_storage and after.state in TERMINAL)
     if visible or touched:
         tx.wake("job", before.job_id)
     return Moved(after, following)

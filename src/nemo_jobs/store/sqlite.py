@@ -105,14 +105,17 @@ class SqliteDriver:
             self._lock = lock(path)
         except OSError as error:
             raise Unavailable(f"the data directory {path.parent} can't be used: {error}") from error
+        connection: sqlite3.Connection | None = None
         try:
-            self._connection = connect(path)
-            _prepare_file(self._connection, path)
+            connection = connect(path)
+            _prepare_file(connection, path)
+            self._point = connect(path, reader=True)
         except Exception as error:
+            if connection is not None:
+                connection.close()
             os.close(self._lock)
             raise translate(error) from error
-        self._cursor = self._connection.cursor()
-        self._point = connect(path, reader=True)
+        self._connection, self._cursor = connection, connection.cursor()
         self._queue: deque[_Write] = deque()
         self._group: _Group | None = None
         self._busy = False

@@ -39,6 +39,15 @@ def connect(path: Path, reader: bool = False) -> sqlite3.Connection:
     connection = sqlite3.connect(
         path, timeout=2.0 if reader else 0, isolation_level=None, check_same_thread=False
     )
+    try:
+        _set_up(connection, reader)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _set_up(connection: sqlite3.Connection, reader: bool) -> None:
     connection.execute("PRAGMA foreign_keys = ON")
     connection.execute("PRAGMA temp_store = MEMORY")
     if reader:
@@ -50,7 +59,6 @@ def connect(path: Path, reader: bool = False) -> sqlite3.Connection:
         # A page that many groups change is copied back once for all of them.
         connection.execute("PRAGMA wal_autocheckpoint = 4000")
         connection.execute("PRAGMA journal_size_limit = 67108864")
-    return connection
 
 
 def check_library() -> None:
