@@ -106,5 +106,5 @@ def test_a_named_file_must_exist(tmp_path: Path) -> None:
 
 
 def test_the_file_is_where_the_platform_keeps_such_files() -> None:
-    assert config_path({"HOME": "/home/ann"}) == "/home/ann/.config/nhx/config.yaml"
-    assert config_path({"HOME": "/home/ann", "XDG_CONFIG_HOME": "/cfg"}) == "/cfg/nhx/config.yaml"
+    assert config_path({"HOME": "/users/ann"}) == "/users/ann/.config/nhx/config.yaml"
+    assert config_path({"HOME": "/users/ann", "XDG_CONFIG_HOME": "/cfg"}) == "/cfg/nhx/config.yaml"

@@ -243,10 +243,10 @@ async def test_many_creates_and_requests_at_once_keep_the_counts(store: Store) -
 def test_c095_a_network_file_system_is_warned_about(tmp_path: Path) -> None:
     mounts = tmp_path / "mounts"
     mounts.write_text(
-        "/dev/sda1 / ext4 rw 0 0\nserver:/home /home nfs4 rw 0 0\ntmpfs /home/me/fast tmpfs rw 0 0\n"
+        "/dev/sda1 / ext4 rw 0 0\nserver:/home2 /home2 nfs4 rw 0 0\ntmpfs /home2/me/fast tmpfs rw 0 0\n"
     )
     kind = sqlite_file._filesystem
-    assert kind(Path("/home/me"), mounts) == "nfs4"
-    assert kind(Path("/home/me/fast/x"), mounts) == "tmpfs"
+    assert kind(Path("/home2/me"), mounts) == "nfs4"
+    assert kind(Path("/home2/me/fast/x"), mounts) == "tmpfs"
     assert kind(Path("/homeless"), mounts) == "ext4"
     assert sqlite_file.filesystem_warnings(tmp_path / "jobs.db") == ()

@@ -131,7 +131,7 @@ class Session:
         self.data(json_text(value, compact=compact))
 
     def name_hint(self, name: str) -> str:
-        """How a job is addressed in commands that this session suggests."""
+        """How a job is addressed in the commands that hints suggest."""
         workspace = self.workspace or self.settings.workspace
         return name if workspace == "default" else f"{name} --workspace {workspace}"
 
