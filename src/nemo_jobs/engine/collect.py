@@ -27,6 +27,8 @@ FIRST_FLUSH = 0.005
 TRICKLE_FLUSH = 0.02
 STREAM_FLUSH = 0.5
 TRICKLE = 64 << 10
+#: Lines that share a time stamp arrived within this many microseconds.
+TOGETHER = 50_000
 SNAPSHOT_EVERY = 1.0
 
 #: Stores a batch and tells how many bytes the job's log holds then; None: the lease is gone.
@@ -132,11 +134,12 @@ class Collector:
         if not count:
             return
         self._pending += len(lines)
+        now = self._clock.now()
         last = self._chunks[-1] if self._chunks else None
-        if last and last[:2] == (task, stream) and sum(map(len, last[4][:8])) < FULL and len(last[4]) < 8:
+        if last and last[:2] == (task, stream) and now - last[2] < TOGETHER and len(last[4]) < 8:
             self._chunks[-1] = (task, stream, last[2], last[3] + count, [*last[4], lines])
         else:
-            self._chunks.append((task, stream, self._clock.now(), count, [lines]))
+            self._chunks.append((task, stream, now, count, [lines]))
 
     def _mark(self, task: str, text: str) -> None:
         name = task or next((t for t, _ in self._splitters), "")
