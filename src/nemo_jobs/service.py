@@ -9,6 +9,7 @@ import secrets
 import signal
 import socket
 import sys
+import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("nemo_jobs")
 
 Role = Literal["all", "api", "engine"]
+#: How long the start of the keeper is waited for before it is tried again, in seconds.
+KEEPER_SECONDS = 15.0
 #: The whole of a shutdown takes at most this long, in seconds.
 SHUTDOWN_SECONDS = 4.5
 #: The defaults of section `service`, known here before settings are loaded, which takes longer.
@@ -102,8 +105,27 @@ def _prepare(options: ServiceOptions, environ: Mapping[str, str], stack: context
 
     set_up_logging(settings.service.log_level, settings.service.log_format)
     _tell(loaded)
+    keeper = _begin_keeper(data_dir) if options.role != "api" else None
     db = _open_database(url)
-    return Service(settings, data_dir, slot, listener, db, options.role)
+    return Service(settings, data_dir, slot, listener, db, options.role, keeper)
+
+
+def _begin_keeper(data_dir: Path) -> threading.Thread:
+    """Start the keeper beside the slow imports. If it can't be started, the backend tells why."""
+    from nemo_jobs.backends.api import Unavailable
+    from nemo_jobs.backends.keeper import SOCKET
+    from nemo_jobs.backends.keeper_client import start_keeper
+
+    directory = data_dir / "keeper"
+
+    def start() -> None:  # imports nothing: two threads that import can meet half-made modules
+        if not (directory / SOCKET).exists():
+            with contextlib.suppress(Unavailable, OSError):
+                start_keeper(str(directory))
+
+    thread = threading.Thread(target=start, name="keeper-start", daemon=True)
+    thread.start()
+    return thread
 
 
 def _may_be_postgresql(options: ServiceOptions, environ: Mapping[str, str]) -> bool:
@@ -211,7 +233,9 @@ class Service:
         listener: socket.socket,
         db: "Database",
         role: Role,
+        keeper: threading.Thread | None,
     ) -> None:
+        self._keeper = keeper
         self._settings, self._data_dir, self._slot = settings, data_dir, slot
         self._listener, self._db, self._role = listener, db, role
         self._clock = SystemClock()
@@ -272,6 +296,8 @@ class Service:
         host = host_id()
         backend = SubprocessBackend(self._data_dir, host_id=host, clock=self._clock)
         self._backends["subprocess"] = backend
+        if self._keeper is not None:
+            await asyncio.to_thread(self._keeper.join, KEEPER_SECONDS)
         await backend.start()
         options = Options(
             host=host,

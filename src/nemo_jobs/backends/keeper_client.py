@@ -29,6 +29,31 @@ _ACK_SECONDS = 0.05  # ends are confirmed in groups
 _RETRY_SECONDS = (0.02, 0.1, 0.5, 1.0)
 
 
+def start_keeper(directory: str) -> None:
+    """Run the keeper program; returns when a keeper listens, or holds the lock already.
+    Raises Unavailable."""
+    Path(directory).mkdir(mode=0o700, parents=True, exist_ok=True)
+    library = os.environ.get("LD_LIBRARY_PATH")
+    command = [sys.executable, "-I", "-S", "-X", "utf8", keeper.__file__, directory]
+    try:
+        done = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            env={"LD_LIBRARY_PATH": library} if library else {},
+            cwd="/",
+            start_new_session=True,
+            timeout=_START_SECONDS,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise Unavailable(f"the keeper can't be started: {error}") from error
+    if done.returncode not in (0, keeper.LOCKED):
+        text = done.stderr.decode(errors="replace").strip().splitlines()
+        raise Unavailable(f"the keeper can't be started: {text[-1] if text else 'see keeper.log'}")
+
+
 class KeeperMemory:
     """What a keeper has told. `hint` is called with each key whose state may have changed."""
 
@@ -156,7 +181,7 @@ class KeeperClient(KeeperMemory):
             link = await self._linked()
             if link is not None:
                 return link
-            await asyncio.to_thread(self._start)
+            await asyncio.to_thread(start_keeper, self.directory)
         raise Unavailable(f"no keeper answers in {self.directory}; its log is keeper.log there")
 
     async def _linked(self) -> "_Link | None":
@@ -194,29 +219,6 @@ class KeeperClient(KeeperMemory):
                 f"a keeper of another version ({answer['version']}, here {VERSION}) still has jobs in "
                 f"{self.directory}; it ends after them"
             )
-
-    def _start(self) -> None:
-        """Run the keeper program; it returns when a keeper listens."""
-        Path(self.directory).mkdir(mode=0o700, parents=True, exist_ok=True)
-        library = os.environ.get("LD_LIBRARY_PATH")
-        command = [sys.executable, "-I", "-S", "-X", "utf8", keeper.__file__, self.directory]
-        try:
-            done = subprocess.run(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.PIPE,
-                env={"LD_LIBRARY_PATH": library} if library else {},
-                cwd="/",
-                start_new_session=True,
-                timeout=_START_SECONDS,
-                check=False,
-            )
-        except (OSError, subprocess.TimeoutExpired) as error:
-            raise Unavailable(f"the keeper can't be started: {error}") from error
-        if done.returncode not in (0, keeper.LOCKED):
-            text = done.stderr.decode(errors="replace").strip().splitlines()
-            raise Unavailable(f"the keeper can't be started: {text[-1] if text else 'see keeper.log'}")
 
 
 class _Link(asyncio.Protocol):
