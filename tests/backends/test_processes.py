@@ -414,15 +414,6 @@ async def test_another_boot_of_this_host_means_lost(host: HostHarness) -> None:
     assert (seen.phase, seen.reason) == (Phase.LOST, "host_restarted")
 
 
-async def test_stop_all_ends_everything_that_runs(host: HostHarness) -> None:
-    env, mark = marker()
-    backend = await host.host()
-    for command in (["sleep", "600"], ["sh", "-c", "trap '' TERM; sleep 600"]):
-        await backend.submit(host.command(command, env=env))
-    await backend.stop_all(0.2)
-    assert (backend.running(), having(mark)) == (0, [])
-
-
 def sleepers(host: HostHarness) -> list[int]:
     """The `sleep 600` processes below the keeper, whatever their environment says."""
     keeper, found = host.keeper_pid(), []

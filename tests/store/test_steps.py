@@ -30,7 +30,6 @@ async def test_a_claim_looks_at_profile_host_and_due_time(store: Store) -> None:
     assert mine.host is None
     await store.write(steps.release, store.token, None, store.now() + 5 * SECOND)
     assert await store.claim() == []
-    assert await store.read(steps.next_due, "h1", store.now()) is not None
     store.clock.advance(6)
     assert [step.job for step in await store.claim(host="h2")] == ["mine-1"]
     assert [step.job for step in await store.claim("big", host="h2")] == ["other-1"]  # h1 let go
@@ -311,17 +310,6 @@ async def test_waiting_steps_are_counted_by_profile(store: Store) -> None:
         await store.create(steps=[step_spec("main", profile)])
     counts = await store.read(steps.waiting_counts)
     assert counts == {("subprocess", "big"): 2, ("subprocess", "default"): 1}
-
-
-async def test_next_due_is_the_soonest_of_due_times_and_lease_ends(store: Store) -> None:
-    assert await store.read(steps.next_due, "h1", store.now()) is None
-    step = await store.running("j")
-    lapse = await store.read(steps.next_due, "h1", store.now())
-    assert abs(lapse - store.now() - LEASE) < SECOND
-    soon = store.now() + 3 * SECOND
-    await store.write(steps.release, store.token, [step.id], soon)
-    assert await store.read(steps.next_due, "h1", store.now()) == soon
-    assert await store.read(steps.next_due, "h2", store.now()) is None
 
 
 async def test_wake_ups_tell_of_new_work_requests_and_lines(store: Store) -> None:

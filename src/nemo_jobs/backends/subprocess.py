@@ -233,22 +233,6 @@ class SubprocessBackend(HostProcesses):
         if self._is_here(handle):
             await self._keeper(handle.data["keeper_dir"]).call("stop", key=handle.key, grace=grace)
 
-    async def stop_all(self, grace: float) -> None:
-        """End everything that runs here; returns when it has ended, or soon after the grace."""
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + grace + 2.0
-        for keeper in list(self._keepers.values()):
-            for key in list(keeper.running):
-                await keeper.call("stop", key=key, grace=grace)
-        hints = _Hints()
-        self._listeners.add(hints)
-        try:
-            while self.running() and loop.time() < deadline:
-                with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(hints.take(), 0.1)
-        finally:
-            self._listeners.discard(hints)
-
     async def remove(self, handle: Handle, *, wipe_storage: bool = False) -> None:
         data = handle.data
         if data["host"] != self._host:

@@ -40,7 +40,6 @@ __all__ = [
     "heartbeat",
     "known_keys",
     "last_report",
-    "next_due",
     "release",
     "reload",
     "retry_removal",
@@ -280,22 +279,6 @@ def void_leases(tx: Tx, owner: str) -> None:
     """Let the leases of an earlier run of this service lapse: it can't be alive. They are not
     freed, since a step that was held may have been started."""
     tx.count(_VOID, {"owner": owner})
-
-
-_NEXT_FREE = Statement(sa.select(sa.func.min(step.c.due_at)).where(_WORKING, _UNHELD, _HERE))
-_NEXT_WAITING = Statement(
-    sa.select(sa.func.min(step.c.due_at)).where(_WAITING, _UNHELD, _HERE, step.c.due_at > _NOW)
-)
-_NEXT_LAPSE = Statement(sa.select(sa.func.min(step.c.lease_until)).where(_IS_HELD, _HERE))
-
-
-def next_due(tx: Tx, host: str | None, now: int) -> int | None:
-    """When somebody of this host has to look again, as far as the database knows: the soonest due
-    time of a step that nobody holds, or the end of a lease. None: nothing is open."""
-    params = {"host": host, "now": now}
-    found = [tx.one(query, params) for query in (_NEXT_FREE, _NEXT_WAITING, _NEXT_LAPSE)]
-    times = [row[0] for row in found if row is not None and row[0] is not None]
-    return min(times, default=None)
 
 
 _WAITING_COUNTS = Statement(
