@@ -64,9 +64,16 @@ def test_a_generated_name_begins_like_its_source(source: str, stem: str) -> None
 
 
 def test_ids_are_long_and_never_the_same() -> None:
-    ids = {names.new_id(names.JOB_ID) for _ in range(1000)}
+    ids = {names.new_id(names.JOB_ID, 1_800_000_000_000_000) for _ in range(1000)}
     assert len(ids) == 1000
     assert all(re.fullmatch(r"platform-job-[1-9A-HJ-NP-Za-km-z]{21,22}", item) for item in ids)
+
+
+def test_ids_sort_by_the_millisecond_in_which_they_were_made() -> None:
+    times = [0, 1_000, 1_800_000_000_000_000, 1_800_000_000_001_000, 7_000_000_000_000_000]
+    ids = [names.new_id(names.STEP_ID, now) for now in times]
+    assert [len(item) for item in ids[2:]] == [len(names.STEP_ID) + 22] * 3
+    assert ids[2:] == sorted(ids[2:])
 
 
 def test_a_tasks_name_depends_on_its_key_alone() -> None:

@@ -16,10 +16,12 @@ from nemo_jobs.domain.model import StepRecord, Unavailable
 from nemo_jobs.domain.profiles import Profile, ProfileSet
 from nemo_jobs.engine.adopt import adopt_started, explain_waiting, fail_steps_without_profile
 from nemo_jobs.engine.follow import Follower, Surroundings
+from nemo_jobs.engine.places import Arrival, Places
 from nemo_jobs.engine.records import LeasedRecords
 from nemo_jobs.engine.sweep import Sweeper
 from nemo_jobs.store import steps
 from nemo_jobs.store.db import Database
+from nemo_jobs.store.jobs import Lease
 
 log = logging.getLogger(__name__)
 
@@ -72,6 +74,7 @@ class Engine:
         self._held: dict[str, Follower] = {}
         self._by_key: dict[str, Follower] = {}
         self._wake = asyncio.Event()
+        self._places = Places(options.cores, self._wake.set)
         self._stopping = False
         self._main: asyncio.Task[None] | None = None
         self._group: asyncio.TaskGroup | None = None
@@ -110,6 +113,7 @@ class Engine:
     def nudge(self) -> None:
         """Look at everything again now, as after a lost wake-up."""
         self._unrescued, self._last_rescue = True, float("-inf")
+        self._places.look_everywhere()
         self._wake.set()
         for follower in self._held.values():
             follower.poke(request=True)
@@ -183,7 +187,28 @@ class Engine:
             follower.poke(request=True)
         else:
             self._unrescued = True
+            self._places.look_everywhere()
             self._wake.set()
+
+    # -- jobs that are being created
+
+    def arrive(self, provider: str, profile: str) -> tuple[Arrival, Lease | None] | None:
+        """A job for this profile is about to be created. With a lease, its first step has a place
+        here. What is given must be given to `arrived`; None where this engine has no part in it."""
+        found = self._profiles.get(provider, profile)
+        if found is None or self._stopping or self._group is None or found not in self._usable():
+            return None
+        arrival = self._places.arrive(found)
+        if not arrival.reserved:
+            return arrival, None
+        host = self._options.host if found.backend == "subprocess" else None
+        return arrival, Lease(self._options.owner, self._options.token, self._lease_end(), host)
+
+    def arrived(self, arrival: Arrival, step: StepRecord | None) -> None:
+        """The job is stored, and `step` is held for us; None: it was refused, or has no place."""
+        self._places.arrived(arrival)
+        if step is not None:
+            self._hold(step, self._profile_of(step))
 
     # -- claiming
 
@@ -198,16 +223,18 @@ class Engine:
                     await self._wake.wait()
             except TimeoutError:
                 self._unrescued = True
+                self._places.look_everywhere()
             self._wake.clear()
 
     async def _claim_round(self) -> bool:
         """Claim what fits; True when there may be more."""
         more = False
-        for profile in self._usable():
-            free = min(self._places(profile) - self._busy(profile), CLAIM_BATCH)
-            if free <= 0:
-                continue
-            claimed = await self._claim(profile, free)
+        wanted = [profile for profile in self._usable() if self._places.may_wait(profile)]
+        self._places.looking()
+        for profile in wanted:
+            free = min(self._places.free(profile), CLAIM_BATCH)
+            claimed = await self._claim(profile, free) if free > 0 else []
+            self._places.looked(profile, more=len(claimed) >= free)
             for step in claimed:
                 self._hold(step, profile)
             more = more or len(claimed) == free == CLAIM_BATCH
@@ -217,7 +244,6 @@ class Engine:
         return more
 
     async def _claim(self, profile: Profile, limit: int) -> list[StepRecord]:
-        now = self._clock.now()
         return await self._db.write(
             steps.claim_waiting,
             profile.provider,
@@ -225,8 +251,8 @@ class Engine:
             owner=self._options.owner,
             token=self._options.token,
             host=self._options.host,
-            now=now,
-            until=now + LEASE_SECONDS * 1_000_000,
+            now=self._clock.now(),
+            until=self._lease_end(),
             limit=limit,
             bind=profile.backend == "subprocess",
             durable=False,
@@ -234,14 +260,13 @@ class Engine:
 
     async def _rescue(self) -> None:
         """Steps at work or asked to end that nobody holds."""
-        now = self._clock.now()
         found = await self._db.write(
             steps.claim_due,
             owner=self._options.owner,
             token=self._options.token,
             host=self._options.host,
-            now=now,
-            until=now + LEASE_SECONDS * 1_000_000,
+            now=self._clock.now(),
+            until=self._lease_end(),
             limit=256,
         )
         for step in found:
@@ -263,19 +288,13 @@ class Engine:
         backend = step.handle["backend"] if step.handle else "subprocess"
         return self._profiles.default_for(backend, step.provider, step.profile)
 
-    def _busy(self, profile: Profile) -> int:
-        return sum(1 for follower in self._held.values() if follower.profile.key == profile.key)
-
-    def _places(self, profile: Profile) -> int:
-        places = getattr(profile.config, "places", None)
-        return int(places(self._options.cores)) if places else 256
-
     def _hold(self, step: StepRecord, profile: Profile | None) -> None:
         if step.id in self._held or profile is None or self._group is None:
             return
         follower = Follower(self._shared, step, profile, self._backends[profile.backend])
         self._held[step.id] = follower
         self._by_key[follower.key] = follower
+        self._places.take(profile)
         self._group.create_task(self._follow(follower))
 
     async def _follow(self, follower: Follower) -> None:
@@ -291,7 +310,7 @@ class Engine:
         finally:
             self._held.pop(step_id, None)
             self._by_key.pop(key, None)
-            self._wake.set()
+            self._places.give_back(follower.profile)
 
     async def _give_back(self, step_id: str) -> None:
         due = self._clock.now() + 5_000_000
@@ -305,9 +324,18 @@ class Engine:
     async def _heartbeat_loop(self) -> None:
         while True:
             await asyncio.sleep(HEARTBEAT_SECONDS)
-            if self._held:
-                until = self._clock.now() + LEASE_SECONDS * 1_000_000
-                await self._db.write(steps.heartbeat, self._options.token, until)
+            extended = await self._db.write(steps.heartbeat, self._options.token, self._lease_end())
+            if extended > len(self._held):
+                await self._take_up_forgotten()
+
+    async def _take_up_forgotten(self) -> None:
+        """Steps held under our token that nobody here looks after, such as that of a job whose
+        creation was stored and answered by an error of the database."""
+        for step in await self._db.read(steps.held, self._options.token):
+            self._hold(step, self._profile_of(step))
+
+    def _lease_end(self) -> int:
+        return self._clock.now() + LEASE_SECONDS * 1_000_000
 
     async def _probe_loop(self) -> None:
         while True:
@@ -332,5 +360,6 @@ class Engine:
                     "works" if health.ok else "can't be used:",
                     health.message,
                 )
+                self._places.look_everywhere()
                 self._wake.set()
             self._health[name] = health

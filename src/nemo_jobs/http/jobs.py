@@ -6,7 +6,7 @@ from pydantic import BaseModel, Field, TypeAdapter
 
 from nemo_jobs.domain.admission import check_profiles, translate
 from nemo_jobs.domain.filters import Node, echo, parse_filter
-from nemo_jobs.domain.model import Conflict, Invalid, NotFound
+from nemo_jobs.domain.model import Conflict, Invalid, JobRecord, NotFound
 from nemo_jobs.domain.names import fileset_name, generated_job_name
 from nemo_jobs.domain.spec import CreateJobRequest, JobSpec, JsonObject
 from nemo_jobs.domain.states import Trigger
@@ -48,10 +48,28 @@ async def create_job(api: Api, request: Request) -> Reply:
         raise Invalid(later)
     new = _new_job(workspace, body, spec, who.context)
     try:
-        job = await parts.db.write(store.create_job, new, parts.clock.now(), who.actor)
+        job = await _store(api, new, who.actor)
     except NotFound as error:
         raise Invalid(str(error)) from None
     return job_reply(job, 201)
+
+
+async def _store(api: Api, new: store.NewJob, actor: str) -> JobRecord:
+    """Store the job; the engine beside us, if it has a place, holds it from its first moment."""
+    db, engine, now = api.parts.db, api.parts.engine, api.parts.clock.now()
+    executor = new.platform_spec["steps"][0]["executor"]
+    coming = engine and engine.arrive(executor["provider"], executor["profile"])
+    if not engine or not coming:
+        return await db.write(store.create_job, new, now, actor)
+    arrival, lease = coming
+    held = None
+    try:
+        if lease is None:
+            return await db.write(store.create_job, new, now, actor)
+        job, held = await db.write(store.create_held, new, lease, now, actor)
+        return job
+    finally:
+        engine.arrived(arrival, held)
 
 
 async def list_jobs(api: Api, request: Request) -> Reply:

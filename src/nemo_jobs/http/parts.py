@@ -2,22 +2,24 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from nemo_jobs.domain.clock import Clock
 
 if TYPE_CHECKING:
+    from nemo_jobs.domain.model import StepRecord
     from nemo_jobs.config import Settings
     from nemo_jobs.domain.profiles import ProfileSet
     from nemo_jobs.http.routes import Operation
     from nemo_jobs.http.stream import Streams
     from nemo_jobs.http.walks import Walks
     from nemo_jobs.store.db import Database
+    from nemo_jobs.store.jobs import Lease
     from nemo_jobs.telemetry import Metrics
 
 
 class EngineView(Protocol):
-    """What the API tells about the engine that runs beside it."""
+    """What the API tells about the engine that runs beside it, and tells it."""
 
     def health(self) -> Mapping[str, bool]:
         """Loop by loop: does it make progress?"""
@@ -29,6 +31,14 @@ class EngineView(Protocol):
 
     def snapshot(self) -> Mapping[str, int]:
         """Counts of what the engine holds now, by name."""
+        ...
+
+    def arrive(self, provider: str, profile: str) -> "tuple[Any, Lease | None] | None":
+        """A job is about to be created; with a lease its first step is to be held for the engine."""
+        ...
+
+    def arrived(self, arrival: Any, step: "StepRecord | None") -> None:
+        """What became of that: the step that is stored and held, or None."""
         ...
 
 

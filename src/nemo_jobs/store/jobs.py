@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import sqlalchemy as sa
 
 from nemo_jobs.domain import names
-from nemo_jobs.domain.model import Conflict, JobRecord, Json, NotFound, Reason
+from nemo_jobs.domain.model import Conflict, JobRecord, Json, NotFound, Reason, StepRecord
 from nemo_jobs.domain.states import State, Trigger, advance
 from nemo_jobs.store import events as event_log
 from nemo_jobs.store.deletion import delete_job, prune
@@ -26,7 +26,7 @@ from nemo_jobs.store.lookup import (
     status_tree,
 )
 from nemo_jobs.store.moves import Located, Move, insert_step, move, waiting_text
-from nemo_jobs.store.records import dump, text
+from nemo_jobs.store.records import dump, load, text
 from nemo_jobs.store.reports import merge_status_details, put_task, update_step_status
 from nemo_jobs.store.sql import Statement, Tx, insert_into
 from nemo_jobs.store.tables import attempt, job, workspace
@@ -34,9 +34,11 @@ from nemo_jobs.store.tables import attempt, job, workspace
 __all__ = [
     "EventRecord",
     "JobQuery",
+    "Lease",
     "NewJob",
     "StatusTree",
     "StepQuery",
+    "create_held",
     "create_job",
     "delete_job",
     "events",
@@ -74,6 +76,16 @@ class NewJob:
     custom_fields: str | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """Who holds a step until when; with `host` the step belongs to that host."""
+
+    owner: str
+    token: str
+    until: int
+    host: str | None = None
+
+
 _HAS_WORKSPACE = Statement(sa.select(workspace.c.name).where(workspace.c.name == sa.bindparam("the_name")))
 _INSERT_JOB = Statement(
     lambda dialect: insert_into(job, dialect).on_conflict_do_nothing(index_elements=["workspace", "name"])
@@ -86,16 +98,32 @@ _INSERT_ATTEMPT = Statement(
 def create_job(tx: Tx, new: NewJob, now: int, actor: str) -> JobRecord:
     """Store a job with its first attempt and step. Raises NotFound for an unknown workspace and
     Conflict for a name that is taken."""
+    job, step = _records(tx, new, now)
+    _insert(tx, job, step, actor, None)
+    tx.wake("work", step.id)
+    return job
+
+
+def create_held(tx: Tx, new: NewJob, lease: Lease, now: int, actor: str) -> tuple[JobRecord, StepRecord]:
+    """Like `create_job`, and the first step is held from the beginning: whoever has a place for
+    it saves the claim. It is the caller's to look after once this is committed."""
+    job, step = _records(tx, new, now)
+    step = step._replace(lease_token=lease.token, host=lease.host)
+    _insert(tx, job, step, actor, lease)
+    return job, step
+
+
+def _records(tx: Tx, new: NewJob, now: int) -> tuple[JobRecord, StepRecord]:
     if tx.one(_HAS_WORKSPACE, {"the_name": new.workspace}) is None:
         raise NotFound(f"no workspace {new.workspace!r}; create it first")
-    first: Json = new.platform_spec["steps"][0]
-    provider, profile = first["executor"]["provider"], first["executor"]["profile"]
-    why = {"reason": Reason.QUEUED.value, "message": waiting_text(provider, profile)}
-    record = JobRecord(
-        id=names.new_id(names.JOB_ID),
+    steps: list[Json] = new.platform_spec["steps"]
+    provider, profile = steps[0]["executor"]["provider"], steps[0]["executor"]["profile"]
+    reason, message = Reason.QUEUED.value, waiting_text(provider, profile)
+    job = JobRecord(
+        id=names.new_id(names.JOB_ID, now),
         workspace=new.workspace,
         name=new.name,
-        attempt_id=names.new_id(names.ATTEMPT_ID),
+        attempt_id=names.new_id(names.ATTEMPT_ID, now),
         project=new.project,
         description=new.description and text(new.description),
         source=text(new.source),
@@ -107,51 +135,65 @@ def create_job(tx: Tx, new: NewJob, now: int, actor: str) -> JobRecord:
         custom_fields=new.custom_fields,
         auth_context=new.auth_context,
         state=State.CREATED.value,
-        **why,
+        reason=reason,
+        message=message,
         since=now,
         status_details="{}",
         error_details=None,
         created_at=now,
         updated_at=now,
     )
-    _insert(tx, record, new.platform_spec["steps"], now, actor)
-    return record
+    step = StepRecord(
+        id=names.new_id(names.STEP_ID, now),
+        attempt_id=job.attempt_id,
+        job_id=job.id,
+        workspace=new.workspace,
+        job=new.name,
+        name=steps[0]["name"],
+        ordinal=0,
+        steps_total=len(steps),
+        provider=provider,
+        profile=profile,
+        spec=steps[0],
+        state=State.CREATED,
+        reason=reason,
+        message=message,
+        since=now,
+        status_details={"reason": reason, "message": message},
+        error_details=None,
+        generation=0,
+        handle=None,
+        host=None,
+        due_at=now,
+        lease_token=None,
+        active_since=None,
+        active_used=0,
+        stop_reason=None,
+        log_cursor=None,
+        db_version=1,
+        created_at=now,
+        updated_at=now,
+        fileset=new.fileset,
+        output_location=new.output_location,
+        attempt_seq=0,
+        auth_context=load(new.auth_context),
+    )
+    return job, step
 
 
-def _insert(tx: Tx, record: JobRecord, steps: list[Json], now: int, actor: str) -> None:
+def _insert(tx: Tx, record: JobRecord, first: StepRecord, actor: str, lease: Lease | None) -> None:
     shown = record._asdict()
-    if not tx.count(_INSERT_JOB, {**shown, "steps_total": len(steps)}):
+    if not tx.count(_INSERT_JOB, {**shown, "steps_total": first.steps_total}):
         raise Conflict(
             f"job name {record.name!r} is taken in workspace {record.workspace!r}; "
             "choose another or delete the old job"
         )
     of_attempt = {"id": record.attempt_id, "job_id": record.id, "name": names.attempt_name(), "seq": 0}
     tx.count(_INSERT_ATTEMPT, {**shown, **of_attempt, "log_lines": 0, "log_bytes": 0})
-    step_id = names.new_id(names.STEP_ID)
-    why = {"reason": record.reason, "message": record.message}
-    insert_step(
-        tx,
-        {
-            "id": step_id,
-            "attempt_id": record.attempt_id,
-            "job_id": record.id,
-            "workspace": record.workspace,
-            "name": steps[0]["name"],
-            "ordinal": 0,
-            "provider": steps[0]["executor"]["provider"],
-            "profile": steps[0]["executor"]["profile"],
-            "spec": dump(steps[0]),
-            **why,
-            "since": now,
-            "status_details": dump(why),
-            "due_at": now,
-            **{"created_at": now, "created_by": actor, "updated_at": now, "updated_by": actor},
-        },
-    )
-    made = {"job_id": record.id, "attempt_id": record.attempt_id, "kind": "job", "actor": actor, "at": now}
-    event_log.append(tx, [{**made, "reason": record.reason, "to_state": "created"}])
+    insert_step(tx, first, actor, lease.owner if lease else None, lease.until if lease else None)
+    made = {"job_id": record.id, "attempt_id": record.attempt_id, "kind": "job", "actor": actor}
+    event_log.append(tx, [{**made, "reason": record.reason, "to_state": "created", "at": record.created_at}])
     tx.tally(record.workspace, State.CREATED.value, 1)
-    tx.wake("work", step_id)
     tx.wake("job", record.id)
 
 

@@ -132,31 +132,25 @@ def move(tx: Tx, at: Located, change: Move, now: int, actor: str = SERVICE) -> M
     return Moved(after, following)
 
 
-def insert_step(tx: Tx, row: Json) -> None:
-    """Insert a step row; `row` has what differs from a step that was just created."""
-    tx.count(_INSERT_STEP, {**_NEW_STEP, **row})
+def insert_step(tx: Tx, new: StepRecord, actor: str, owner: str | None, until: int | None) -> None:
+    """Insert the row of a step that was just created; `owner` holds it `until` then, if anybody."""
+    tx.count(
+        _INSERT_STEP,
+        {
+            **new._asdict(),
+            "state": new.state.value,
+            "spec": dump(new.spec),
+            "status_details": dump(new.status_details),
+            "lease_owner": owner,
+            "lease_until": until,
+            "created_by": actor,
+            "updated_by": actor,
+        },
+    )
 
 
 def waiting_text(provider: str, profile: str) -> str:
     return f"waits for a place on {provider}/{profile}"
-
-
-_NEW_STEP: Json = {
-    "state": State.CREATED.value,
-    "reason": Reason.QUEUED.value,
-    "error_details": None,
-    "db_version": 1,
-    "generation": 0,
-    "handle": None,
-    "host": None,
-    "lease_owner": None,
-    "lease_token": None,
-    "lease_until": None,
-    "active_since": None,
-    "active_used": 0,
-    "stop_reason": None,
-    "log_cursor": None,
-}
 
 
 #: Details that tell how a run ended.
@@ -299,16 +293,7 @@ def _create_next(
     spec: Json = load(row[0])["steps"][after.ordinal + 1]
     held = change.claim_next and at.step.lease_token is not None
     created = _next_step(after, spec, at.step.lease_token if held else None, now)
-    row_of_next = {
-        **{name: getattr(created, name) for name in _COPIED},
-        "spec": dump(spec),
-        "status_details": dump(created.status_details),
-        "lease_owner": at.lease_owner if held else None,
-        "lease_until": at.lease_until if held else None,
-        "created_by": actor,
-        "updated_by": actor,
-    }
-    insert_step(tx, row_of_next)
+    insert_step(tx, created, actor, at.lease_owner if held else None, at.lease_until if held else None)
     if not held:
         tx.wake("work", created.id)
     return created
@@ -318,7 +303,7 @@ def _next_step(after: StepRecord, spec: Json, lease_token: str | None, now: int)
     provider, profile = spec["executor"]["provider"], spec["executor"]["profile"]
     message = waiting_text(provider, profile)
     return after._replace(
-        id=names.new_id(names.STEP_ID),
+        id=names.new_id(names.STEP_ID, now),
         name=spec["name"],
         ordinal=after.ordinal + 1,
         provider=provider,
@@ -344,9 +329,3 @@ def _next_step(after: StepRecord, spec: Json, lease_token: str | None, now: int)
         created_at=now,
         updated_at=now,
     )
-
-
-_COPIED = (
-    *("id", "attempt_id", "job_id", "workspace", "name", "ordinal", "provider", "profile"),
-    *("message", "since", "host", "due_at", "lease_token", "created_at", "updated_at"),
-)

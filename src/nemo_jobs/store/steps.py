@@ -38,6 +38,7 @@ __all__ = [
     "due_removals",
     "forget_removal",
     "heartbeat",
+    "held",
     "known_keys",
     "last_report",
     "release",
@@ -134,6 +135,7 @@ _HELD = Statement(
 _HELD_READ = Statement(
     steps_joined().where(step.c.id == sa.bindparam("step_id"), step.c.lease_token == sa.bindparam("token"))
 )
+_ALL_HELD = Statement(steps_joined().where(step.c.lease_token == sa.bindparam("token")))
 _SET_CURSOR = Statement(
     sa.update(step)
     .where(step.c.id == sa.bindparam("step_id"), step.c.lease_token == sa.bindparam("token"))
@@ -262,6 +264,11 @@ def append_logs(tx: Tx, token: str, step_id: str, batch: LogBatch) -> int | None
 def heartbeat(tx: Tx, token: str, until: int) -> int:
     """Keep everything held under `token` until `until`; how many steps that are."""
     return tx.count(_HEARTBEAT, {"token": token, "until": until})
+
+
+def held(tx: Tx, token: str) -> list[StepRecord]:
+    """Everything held under `token`."""
+    return [step_record(row) for row in tx.run(_ALL_HELD, {"token": token})]
 
 
 def release(tx: Tx, token: str, step_ids: Sequence[str] | None, due_at: int) -> None:

@@ -96,7 +96,7 @@ def record(
 
 def _insert_seen(tx: Tx, step: StepRecord, change: TaskChange, now: int) -> bool:
     made = TaskRecord(
-        id=names.new_id(names.TASK_ID),
+        id=names.new_id(names.TASK_ID, now),
         step_id=step.id,
         workspace=step.workspace,
         name=change.name,
@@ -137,7 +137,7 @@ def ended_with(before: TaskRecord, step: StepRecord) -> TaskRecord:
 def new(step: StepRecord, name: str, rank: int, now: int, actor: str) -> TaskRecord:
     """A task that has nothing yet; `insert` gives it the rest."""
     return TaskRecord(
-        id=names.new_id(names.TASK_ID),
+        id=names.new_id(names.TASK_ID, now),
         step_id=step.id,
         workspace=step.workspace,
         name=name,

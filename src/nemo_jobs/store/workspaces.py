@@ -90,5 +90,5 @@ def delete_workspace(tx: Tx, name: str) -> WorkspaceRecord:
 
 
 def _insert(tx: Tx, name: str, description: str | None, now: int, actor: str) -> bool:
-    params = {"name": name, "id": names.new_id("workspace"), "now": now, "actor": actor}
+    params = {"name": name, "id": names.new_id("workspace", now), "now": now, "actor": actor}
     return tx.count(_INSERT, {**params, "description": description and text(description)}) > 0
