@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
+from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 
@@ -13,7 +14,7 @@ from nemo_jobs.domain.model import Conflict, Invalid, Unavailable
 from nemo_jobs.store import db as store_db
 from nemo_jobs.store import jobs, schema
 from nemo_jobs.store.db import Database, SchemaTooNew, redacted
-from nemo_jobs.store.migrate import engine_for, migrate
+from nemo_jobs.store.migrate import config_for, engine_for, migrate
 from nemo_jobs.store.tables import metadata
 from tests.bed.postgres import PostgresServer
 from tests.store.kit import Store
@@ -106,7 +107,22 @@ async def test_an_older_schema_is_migrated_once(empty_url: str, monkeypatch: pyt
     monkeypatch.setattr("nemo_jobs.store.migrate.migrate", lambda url, version: called.append(version))
     for _ in range(2):
         await _open_and_close(empty_url)
-    assert called == [1]
+    assert called == [schema.SCHEMA_VERSION - 1]
+
+
+async def test_a_database_of_the_first_version_opens_as_one_of_the_present(empty_url: str) -> None:
+    engine = engine_for(empty_url)
+    with engine.begin() as connection:
+        command.upgrade(config_for(connection), "0001")
+        connection.execute(sa.text("DROP TABLE alembic_version"))
+        connection.execute(sa.text("INSERT INTO meta (key, value) VALUES ('schema_version', '1')"))
+    engine.dispose()
+    await _open_and_close(empty_url)
+    different, _ = _difference(empty_url)
+    assert different == []
+    with engine_for(empty_url).connect() as connection:
+        found = connection.scalar(sa.text("SELECT value FROM meta WHERE key = 'schema_version'"))
+    assert found == str(schema.SCHEMA_VERSION)
 
 
 def test_the_newest_migration_has_the_number_of_the_schema() -> None:

@@ -11,7 +11,7 @@ from nemo_jobs.store.sql import Tx
 from nemo_jobs.store.tables import metadata
 
 #: The version that `tables.py` describes; each has a migration of that number.
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 _READ = sa.text("SELECT value FROM meta WHERE key = 'schema_version'")
 _WRITE = sa.text(

@@ -1,8 +1,9 @@
 """SQLite: one writer with group commit, readers beside it.
 
-Statements of waiting writers run one after the other on the event loop, each under its own
-savepoint, in one transaction; COMMIT, which waits for the disk, runs in the writer thread.
-While it runs, the next group gathers. A group of only `durable=False` writes stays open for a
+Statements of waiting writers run one after the other on the event loop, in one transaction;
+COMMIT, which waits for the disk, runs in the writer thread. While it runs, the next group gathers.
+A writer that fails after it has written something is undone with the whole transaction, and the
+others run again: that is rare, and a savepoint for each would cost more. A group of only `durable=False` writes stays open for a
 few milliseconds so that a durable one can join and both pay for one fsync.
 """
 
@@ -235,7 +236,7 @@ class SqliteDriver:
         group.writes.append(write)
         group.durable = group.durable or write.durable
         tx = Tx(self._cursor, "sqlite")
-        self._cursor.execute("SAVEPOINT one")
+        before = self._connection.total_changes
         try:
             write.result = write.fn(tx, *write.args, **write.kw)
         except Exception as error:
@@ -245,13 +246,24 @@ class SqliteDriver:
                 if isinstance(error, sqlite3.Error):
                     raise
                 raise sqlite3.OperationalError(str(error)) from error
-            self._cursor.execute("ROLLBACK TO one")
+            if self._connection.total_changes != before:
+                self._run_again(group)
         else:
             group.wakes |= tx.wakes
             group.counts.update(tx.counts)
             if not write.durable:
                 write.settle()
-        self._cursor.execute("RELEASE one")
+
+    def _run_again(self, group: _Group) -> None:
+        """Undo everything and run what has not failed: it finds the same and does the same."""
+        self._cursor.execute("ROLLBACK")
+        self._cursor.execute("BEGIN IMMEDIATE")
+        again, group.writes = group.writes, [write for write in group.writes if write.error is not None]
+        group.wakes.clear()
+        group.counts.clear()
+        for write in again:
+            if write.error is None:
+                self._run_one(write, group)
 
     def _give_up(self, error: sqlite3.Error) -> None:
         """The transaction can't be begun or was undone: nothing of it is stored."""

@@ -156,8 +156,8 @@ step = sa.Table(
         "step_due",
         "state",
         "due_at",
-        sqlite_where=sa.text("state NOT IN ('completed', 'error', 'cancelled')"),
-        postgresql_where=sa.text("state NOT IN ('completed', 'error', 'cancelled')"),
+        sqlite_where=sa.text("state IN ('pending', 'active', 'pausing', 'cancelling')"),
+        postgresql_where=sa.text("state IN ('pending', 'active', 'pausing', 'cancelling')"),
     ),
     sa.Index(
         "step_waiting",
