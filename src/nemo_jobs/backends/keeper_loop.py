@@ -50,6 +50,7 @@ class Keeper:
         files.make_out(directory)
         self.journal = journals.Journal(directory)
         self.ends = Ends(self.journal, self._tell)
+        self._started = proc.StartTimes()
         self._roots: set[str] = set()
         self._places: set[str] = set()
         self._starts: deque[tuple[Connection, Json]] = deque()
@@ -285,6 +286,7 @@ class Keeper:
                 self._places.add(place)
             os.chdir(request["dir"])
             mark = proc.mark_of(request["task"])
+            self._started.before()
             pid = proc.spawn(request["argv"], request["program"], request["env"], out, mark)
         except BaseException as error:
             if not isinstance(error, FileExistsError):
@@ -293,8 +295,7 @@ class Keeper:
             raise
         finally:
             os.chdir("/")
-        started = proc.process(pid)
-        ran: Json = {"state": "running", "pid": pid, "start": started.start if started else 0}
+        ran: Json = {"state": "running", "pid": pid, "start": self._started.of(pid)}
         ran["began"] = time.time_ns() // 1000
         facts |= ran
         self.ends.started(Job(key, facts))

@@ -8,6 +8,7 @@ import contextlib
 import os
 import resource
 import signal
+import time
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
@@ -40,6 +41,37 @@ def ticks_now() -> int:
     """The present in the unit of `Process.start`."""
     with open("/proc/uptime") as file:
         return int(float(file.read().split()[0]) * os.sysconf("SC_CLK_TCK"))
+
+
+class StartTimes:
+    """The start times of our own children, from the clock that the kernel takes them from.
+
+    Two readings around a spawn that fall into one tick say what `/proc` would; reading it there
+    costs as much as a fifth of the spawn. The first one is read, and shows whether both agree.
+    """
+
+    def __init__(self) -> None:
+        self._ticks = os.sysconf("SC_CLK_TCK")
+        self._trusted: bool | None = None
+        self._before = 0
+
+    def before(self) -> None:
+        """Call right before the spawn."""
+        self._before = self._now()
+
+    def of(self, pid: int) -> int:
+        """The start time of the child that was spawned since; 0 when it can't be known."""
+        after = self._now()
+        if self._trusted and self._before == after:
+            return after
+        found = process(pid)
+        start = found.start if found else 0
+        if start and self._before == after:
+            self._trusted = start == after
+        return start
+
+    def _now(self) -> int:
+        return time.clock_gettime_ns(time.CLOCK_BOOTTIME) * self._ticks // 1_000_000_000
 
 
 def process(pid: int) -> Process | None:

@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import ctypes
 import os
+import stat
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -161,11 +162,8 @@ class OutputReader:
 
     def _next(self, file: _Open) -> tuple[bytes, int]:
         """The next bytes, and how many before them are gone."""
-        if file.file < 0:
-            try:
-                file.file = os.open(file.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-            except FileNotFoundError:
-                return b"", 0
+        if file.file < 0 and not _open(file):
+            return b"", 0
         there = os.fstat(file.file)
         if there.st_size < file.position:
             file.position = 0  # cut by the program itself: what is there now is new
@@ -179,6 +177,18 @@ class OutputReader:
         data = os.pread(file.file, min(BLOCK, there.st_size - file.position), file.position)
         file.position += len(data)
         return data, missing
+
+
+def _open(file: _Open) -> bool:
+    """Open what has something to be read: most short jobs leave one file empty, or both."""
+    try:
+        there = os.lstat(file.path)
+        if there.st_size == file.position and stat.S_ISREG(there.st_mode):
+            return False
+        file.file = os.open(file.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except FileNotFoundError:
+        return False
+    return True
 
 
 def _hole(file: int, position: int, size: int) -> int:

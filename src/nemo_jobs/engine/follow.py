@@ -321,12 +321,17 @@ class Follower:
     async def _rest(self, until: int, *, look: bool = True) -> None:
         """Until `until`, or until somebody pokes; then, with `look`, the record is read again."""
         seconds = max(0.0, (until - self._clock.now()) / 1e6)
+        # A timer of our own: one that cancels the waiting costs several times as much.
+        timer = asyncio.get_running_loop().call_later(seconds, self._time_is_up, look)
         try:
-            async with asyncio.timeout(seconds):
-                await self._event.wait()
-        except TimeoutError:
-            self._requested = self._requested or look  # the wake-up may have been lost
+            await self._event.wait()
+        finally:
+            timer.cancel()
         self._event.clear()
+
+    def _time_is_up(self, look: bool) -> None:
+        self._requested = self._requested or look  # the wake-up may have been lost
+        self._event.set()
 
 
 _HELD = frozenset(State) - TERMINAL - {State.PAUSED}
