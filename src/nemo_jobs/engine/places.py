@@ -15,7 +15,7 @@ from nemo_jobs.domain.profiles import Profile
 #: Jobs being created at the same time that make a crowd.
 CROWD = 24
 #: Steps at work for each core while there is a crowd.
-IN_A_CROWD = 2
+IN_A_CROWD = 4
 #: Places of a profile that states no limit.
 UNLIMITED = 256
 
@@ -40,6 +40,11 @@ class Places:
         self._full: set[Key] = set()  # profiles for which steps may wait
         self._known = False  # False: for any profile some may wait
         self._arriving = 0
+
+    @property
+    def some_full(self) -> bool:
+        """Whether steps may wait although every place was given out."""
+        return bool(self._full)
 
     def free(self, profile: Profile) -> int:
         """How many more steps may be taken now."""
