@@ -53,6 +53,12 @@ class EngineStandIn:
     def snapshot(self):
         return {"subprocess/default": 1}
 
+    def arrive(self, provider, profile):
+        return None
+
+    def arrived(self, arrival, step):
+        raise AssertionError("nothing has arrived")
+
 
 class Service:
     """An application with its parts, asked through `client`."""

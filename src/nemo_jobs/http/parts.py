@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 from nemo_jobs.domain.clock import Clock
 
 if TYPE_CHECKING:
-    from nemo_jobs.domain.model import StepRecord
     from nemo_jobs.config import Settings
+    from nemo_jobs.domain.model import StepRecord
     from nemo_jobs.domain.profiles import ProfileSet
     from nemo_jobs.http.routes import Operation
     from nemo_jobs.http.stream import Streams

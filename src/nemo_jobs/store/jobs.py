@@ -25,7 +25,7 @@ from nemo_jobs.store.lookup import (
     lock_job,
     status_tree,
 )
-from nemo_jobs.store.moves import Located, Move, insert_step, move, waiting_text
+from nemo_jobs.store.moves import Located, Move, insert_step, move, new_step, waiting_text
 from nemo_jobs.store.records import dump, load, text
 from nemo_jobs.store.reports import merge_status_details, put_task, update_step_status
 from nemo_jobs.store.sql import Statement, Tx, insert_into
@@ -116,8 +116,8 @@ def create_held(tx: Tx, new: NewJob, lease: Lease, now: int, actor: str) -> tupl
 def _records(tx: Tx, new: NewJob, now: int) -> tuple[JobRecord, StepRecord]:
     if tx.one(_HAS_WORKSPACE, {"the_name": new.workspace}) is None:
         raise NotFound(f"no workspace {new.workspace!r}; create it first")
-    steps: list[Json] = new.platform_spec["steps"]
-    provider, profile = steps[0]["executor"]["provider"], steps[0]["executor"]["profile"]
+    executor = new.platform_spec["steps"][0]["executor"]
+    provider, profile = executor["provider"], executor["profile"]
     reason, message = Reason.QUEUED.value, waiting_text(provider, profile)
     job = JobRecord(
         id=names.new_id(names.JOB_ID, now),
@@ -143,53 +143,35 @@ def _records(tx: Tx, new: NewJob, now: int) -> tuple[JobRecord, StepRecord]:
         created_at=now,
         updated_at=now,
     )
-    step = StepRecord(
-        id=names.new_id(names.STEP_ID, now),
-        attempt_id=job.attempt_id,
-        job_id=job.id,
-        workspace=new.workspace,
-        job=new.name,
-        name=steps[0]["name"],
-        ordinal=0,
-        steps_total=len(steps),
-        provider=provider,
-        profile=profile,
-        spec=steps[0],
-        state=State.CREATED,
-        reason=reason,
-        message=message,
-        since=now,
-        status_details={"reason": reason, "message": message},
-        error_details=None,
-        generation=0,
-        handle=None,
-        host=None,
-        due_at=now,
-        lease_token=None,
-        active_since=None,
-        active_used=0,
-        stop_reason=None,
-        log_cursor=None,
-        db_version=1,
-        created_at=now,
-        updated_at=now,
-        fileset=new.fileset,
-        output_location=new.output_location,
-        attempt_seq=0,
-        auth_context=load(new.auth_context),
-    )
-    return job, step
+    return job, first_step(job, new.platform_spec["steps"], 0, now)
+
+
+def first_step(job: JobRecord, steps: list[Json], attempt_seq: int, now: int) -> StepRecord:
+    """The first step of the job's current attempt, just created and held by nobody."""
+    what = {
+        "attempt_id": job.attempt_id,
+        "job_id": job.id,
+        "workspace": job.workspace,
+        "job": job.name,
+        "steps_total": len(steps),
+        "fileset": job.fileset,
+        "output_location": job.output_location,
+        "attempt_seq": attempt_seq,
+        "auth_context": load(job.auth_context),
+    }
+    return new_step(what, steps[0], 0, None, now)
 
 
 def _insert(tx: Tx, record: JobRecord, first: StepRecord, actor: str, lease: Lease | None) -> None:
     shown = record._asdict()
-    if not tx.count(_INSERT_JOB, {**shown, "steps_total": first.steps_total}):
+    if not tx.count(_INSERT_JOB, {**shown, "steps_total": first.steps_total, "control": None}):
         raise Conflict(
             f"job name {record.name!r} is taken in workspace {record.workspace!r}; "
             "choose another or delete the old job"
         )
     of_attempt = {"id": record.attempt_id, "job_id": record.id, "name": names.attempt_name(), "seq": 0}
-    tx.count(_INSERT_ATTEMPT, {**shown, **of_attempt, "log_lines": 0, "log_bytes": 0})
+    own = {"spec": None, "platform_spec": None, "steps_total": None}
+    tx.count(_INSERT_ATTEMPT, {**shown, **of_attempt, **own, "log_lines": 0, "log_bytes": 0})
     insert_step(tx, first, actor, lease.owner if lease else None, lease.until if lease else None)
     made = {"job_id": record.id, "attempt_id": record.attempt_id, "kind": "job", "actor": actor}
     event_log.append(tx, [{**made, "reason": record.reason, "to_state": "created", "at": record.created_at}])

@@ -300,27 +300,40 @@ def _create_next(
 
 
 def _next_step(after: StepRecord, spec: Json, lease_token: str | None, now: int) -> StepRecord:
+    # What the step before left in the job's storage lies on that host.
+    host = after.host if spec["executor"]["provider"] == after.provider else None
+    what = {name: getattr(after, name) for name in _OF_JOB}
+    return new_step(what, spec, after.ordinal + 1, host, now)._replace(lease_token=lease_token)
+
+
+_OF_JOB = (
+    *("attempt_id", "job_id", "workspace", "job", "steps_total"),
+    *("fileset", "output_location", "attempt_seq", "auth_context"),
+)
+
+
+def new_step(what: Json, spec: Json, ordinal: int, host: str | None, now: int) -> StepRecord:
+    """A step that waits for a place; `what` has what a step takes from its job and attempt."""
     provider, profile = spec["executor"]["provider"], spec["executor"]["profile"]
-    message = waiting_text(provider, profile)
-    return after._replace(
+    reason, message = Reason.QUEUED.value, waiting_text(provider, profile)
+    return StepRecord(
         id=names.new_id(names.STEP_ID, now),
         name=spec["name"],
-        ordinal=after.ordinal + 1,
+        ordinal=ordinal,
         provider=provider,
         profile=profile,
         spec=spec,
         state=State.CREATED,
-        reason=Reason.QUEUED.value,
+        reason=reason,
         message=message,
         since=now,
-        status_details={"reason": Reason.QUEUED.value, "message": message},
+        status_details={"reason": reason, "message": message},
         error_details=None,
         generation=0,
         handle=None,
-        # What the step before left in the job's storage lies on that host.
-        host=after.host if provider == after.provider else None,
+        host=host,
         due_at=now,
-        lease_token=lease_token,
+        lease_token=None,
         active_since=None,
         active_used=0,
         stop_reason=None,
@@ -328,4 +341,5 @@ def _next_step(after: StepRecord, spec: Json, lease_token: str | None, now: int)
         db_version=1,
         created_at=now,
         updated_at=now,
+        **what,
     )

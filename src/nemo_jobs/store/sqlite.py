@@ -1,10 +1,11 @@
 """SQLite: one writer with group commit, readers beside it.
 
 Statements of waiting writers run one after the other on the event loop, in one transaction;
-COMMIT, which waits for the disk, runs in the writer thread. While it runs, the next group gathers.
-A writer that fails after it has written something is undone with the whole transaction, and the
-others run again: that is rare, and a savepoint for each would cost more. A group of only `durable=False` writes stays open for a
-few milliseconds so that a durable one can join and both pay for one fsync.
+COMMIT, which waits for the disk, runs in the writer thread. While it runs, the next group
+gathers. A writer that fails after it has written something is undone with the whole
+transaction, and the others run again: that is rare, and a savepoint for each would cost more. A
+group of only `durable=False` writes stays open for a few milliseconds so that a durable one can
+join and both pay for one fsync.
 """
 
 import asyncio
@@ -131,8 +132,7 @@ class SqliteDriver:
         self._local = threading.local()
         self._opened: list[sqlite3.Connection] = []
 
-    async def start(self) -> None:
-        return None
+    async def start(self) -> None: ...
 
     async def aclose(self) -> None:
         if self._closing:
@@ -170,7 +170,7 @@ class SqliteDriver:
     def backup(self, path: Path) -> None:
         backup(self.path, path)
 
-    # the group commit: everything below runs on the loop unless its name says otherwise
+    # the group commit: all below runs on the loop unless its name says otherwise
 
     def _schedule(self) -> None:
         if self._soon is None and not self._busy:
@@ -258,12 +258,12 @@ class SqliteDriver:
         """Undo everything and run what has not failed: it finds the same and does the same."""
         self._cursor.execute("ROLLBACK")
         self._cursor.execute("BEGIN IMMEDIATE")
-        again, group.writes = group.writes, [write for write in group.writes if write.error is not None]
+        good = [write for write in group.writes if write.error is None]
+        group.writes = [write for write in group.writes if write.error is not None]
         group.wakes.clear()
         group.counts.clear()
-        for write in again:
-            if write.error is None:
-                self._run_one(write, group)
+        for write in good:
+            self._run_one(write, group)
 
     def _give_up(self, error: sqlite3.Error) -> None:
         """The transaction can't be begun or was undone: nothing of it is stored."""
@@ -284,8 +284,7 @@ class SqliteDriver:
 
     def _commit_in_thread(self, group: _Group, commit: Callable[[_Group], None]) -> None:
         self._busy = True
-        begun = time.monotonic()
-        loop = asyncio.get_running_loop()
+        begun, loop = time.monotonic(), asyncio.get_running_loop()
         done = self._writer.submit(commit, group)
         done.add_done_callback(lambda done: loop.call_soon_threadsafe(self._committed, group, done, begun))
 

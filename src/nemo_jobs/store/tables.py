@@ -65,6 +65,7 @@ job = sa.Table(
     sa.Column("ownership", Text),
     sa.Column("custom_fields", Text),
     sa.Column("auth_context", Text, nullable=False),
+    sa.Column("control", Text),  # what may be set while the job lives, as JSON
     *_state("job_state"),
     *_why(),
     sa.Column("status_details", Text, nullable=False),
@@ -104,6 +105,10 @@ attempt = sa.Table(
     *_why(),
     sa.Column("status_details", Text, nullable=False),
     sa.Column("error_details", Text),
+    # The definition that it ran, where the job's own has been changed since.
+    sa.Column("spec", Text),
+    sa.Column("platform_spec", Text),
+    sa.Column("steps_total", Int),
     sa.Column("log_lines", Big, nullable=False),  # lines stored; the next line's seq
     sa.Column("log_bytes", Big, nullable=False),
     sa.Column("created_at", Big, nullable=False),

@@ -2,8 +2,10 @@
 
 from alembic import context
 
+from nemo_jobs.store.schema import ALL_TABLES
 from nemo_jobs.store.tables import metadata
 
+assert ALL_TABLES  # noqa: S101 - imported for what they add to `metadata`
 connection = context.config.attributes["connection"]
 context.configure(
     connection=connection,

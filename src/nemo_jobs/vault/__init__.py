@@ -1,0 +1,1 @@
+"""What is kept secret: keys, encryption, masking."""
