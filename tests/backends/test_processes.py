@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from nemo_jobs.backends.api import Handle, Observation, Phase, Rejected, Unavailable
+from nemo_jobs.backends.keeper_process import StartTimes, process
 from nemo_jobs.backends.subprocess import SubprocessBackend
 from tests.backends.host import HostHarness, having, output, until_ended, zombies_of
 
@@ -434,3 +435,30 @@ async def eventually(true: Any, seconds: float = 10.0) -> None:
     while not true():
         assert time.monotonic() < deadline
         await asyncio.sleep(0.01)
+
+
+def test_a_childs_start_time_from_the_clock_is_the_one_in_proc() -> None:
+    started = StartTimes()
+    for _ in range(50):
+        started.before()
+        pid = os.posix_spawn("/bin/sleep", ["sleep", "60"], {})
+        try:
+            found = process(pid)
+            assert found is not None and started.of(pid) == found.start
+        finally:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+
+
+def test_a_clock_that_disagrees_with_proc_is_never_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    started = StartTimes()
+    monkeypatch.setattr(StartTimes, "_now", lambda self: 7)
+    for _ in range(3):
+        started.before()
+        pid = os.posix_spawn("/bin/sleep", ["sleep", "60"], {})
+        try:
+            found = process(pid)
+            assert found is not None and started.of(pid) == found.start != 7
+        finally:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)

@@ -68,6 +68,10 @@ class Bench:
 
     async def create(self, name: str, *steps: dict[str, str], **spec: object) -> None:
         """A job whose steps are scripted by their environment."""
+        new = self.new_job(name, *steps, **spec)
+        await self.db.write(jobs.create_job, new, self.place.clock.now(), "test")
+
+    def new_job(self, name: str, *steps: dict[str, str], **spec: object) -> jobs.NewJob:
         made = []
         for index, script in enumerate(steps or ({},)):
             made.append(
@@ -79,8 +83,7 @@ class Bench:
                 }
             )
         platform_spec = JobSpec.model_validate({"steps": made}).model_dump(mode="json")
-        new = jobs.NewJob(WORKSPACE, name, "test", "{}", platform_spec, f"job-fileset-{name}", "{}")
-        await self.db.write(jobs.create_job, new, self.place.clock.now(), "test")
+        return jobs.NewJob(WORKSPACE, name, "test", "{}", platform_spec, f"job-fileset-{name}", "{}")
 
     async def ask(self, name: str, trigger: Trigger) -> str:
         found = await self.db.write(jobs.request, WORKSPACE, name, trigger, self.place.clock.now(), "test")

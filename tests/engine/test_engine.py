@@ -8,6 +8,7 @@ import pytest
 
 from nemo_jobs.domain.profiles import ProfileSet
 from nemo_jobs.domain.states import Trigger
+from nemo_jobs.engine.engine import Engine
 from nemo_jobs.store import jobs, logs
 from tests.engine.bench import WORKSPACE, Bench, details, open_place
 
@@ -288,3 +289,66 @@ async def test_a_pause_frees_the_run_and_keeps_what_the_job_stored(bench: Bench)
         await asyncio.sleep(0.01)
     assert not bench.place.world.works
     assert bench.place.world.storage == {(await bench.job("moth")).attempt_id}
+
+
+async def all_looked_at(engine: Engine, bench: Bench) -> None:
+    """Until the engine knows that nothing waits."""
+    profile = bench.place.profiles.get("subprocess", "default")
+    assert profile is not None
+    while engine._places.may_wait(profile):
+        await asyncio.sleep(0)
+
+
+async def created_held(bench: Bench, name: str) -> bool:
+    """Create a job the way the API does beside an engine; whether it was held from the start."""
+    engine = bench.engine
+    assert engine is not None
+    coming = engine.arrive("subprocess", "default")
+    assert coming is not None
+    arrival, lease = coming
+    now, step = bench.place.clock.now(), None
+    if lease is None:
+        await bench.db.write(jobs.create_job, bench.new_job(name), now, "test")
+    else:
+        _, step = await bench.db.write(jobs.create_held, bench.new_job(name), lease, now, "test")
+    engine.arrived(arrival, step)
+    return lease is not None
+
+
+async def test_a_job_that_finds_a_place_is_held_from_its_creation(bench: Bench) -> None:
+    engine = await bench.start()
+    await all_looked_at(engine, bench)
+    assert await created_held(bench, "moth")
+    assert (await bench.until("moth", "completed")).reason == "finished"
+    assert list(bench.place.world.starts.values()) == [1]
+
+
+@pytest.mark.config(max_concurrent=1)
+async def test_who_comes_later_never_passes_one_that_waits(bench: Bench) -> None:
+    engine = await bench.start()
+    await all_looked_at(engine, bench)
+    await bench.create("first", {"FAKE_RUN_SECONDS": "5"})
+    await bench.until("first", "active")
+    assert not await created_held(bench, "second")
+    assert not await created_held(bench, "third")
+    order = []
+    for _ in range(60):
+        await bench.move(1.0)
+        for name in ("first", "second", "third"):
+            if (await bench.job(name)).state == "completed" and name not in order:
+                order.append(name)
+    assert order == ["first", "second", "third"]
+
+
+async def test_a_step_that_nobody_follows_is_taken_up_with_a_heartbeat(bench: Bench) -> None:
+    engine = await bench.start()
+    await all_looked_at(engine, bench)
+    coming = engine.arrive("subprocess", "default")
+    assert coming is not None and coming[1] is not None
+    arrival, lease = coming
+    await bench.db.write(jobs.create_held, bench.new_job("moth"), lease, bench.place.clock.now(), "test")
+    engine.arrived(arrival, None)  # as after a commit whose answer was lost
+    await asyncio.sleep(0.05)
+    assert (await bench.job("moth")).state == "created"
+    await engine._beat()
+    assert (await bench.until("moth", "completed")).reason == "finished"

@@ -17,6 +17,18 @@ async def test_a_new_job_is_found_by_name_and_by_id_in_its_workspace_alone(store
         await store.job(made.id, "system")
 
 
+async def test_a_held_job_is_as_one_that_was_created_and_claimed(store: Store) -> None:
+    lease = jobs.Lease("owner", "token", store.now() + LEASE, "host")
+    made, step = await store.write(jobs.create_held, new_job("moth"), lease, store.now(), "tester")
+    assert await store.job("moth") == made
+    assert await store.read(steps.held, "token") == [step]
+    assert (step.lease_token, step.host, step.state) == ("token", "host", State.CREATED)
+    assert await store.claim() == []
+    with pytest.raises(Conflict):
+        await store.write(jobs.create_held, new_job("moth"), lease, store.now(), "tester")
+    assert len(await store.read(steps.held, "token")) == 1
+
+
 async def test_a_name_comes_before_an_id(store: Store) -> None:
     first = await store.create("first")
     await store.read(jobs.get_job, "default", first.id)

@@ -329,15 +329,15 @@ class Engine:
     async def _heartbeat_loop(self) -> None:
         while True:
             await asyncio.sleep(HEARTBEAT_SECONDS)
-            extended = await self._db.write(steps.heartbeat, self._options.token, self._lease_end())
-            if extended > len(self._held):
-                await self._take_up_forgotten()
+            await self._beat()
 
-    async def _take_up_forgotten(self) -> None:
-        """Steps held under our token that nobody here looks after, such as that of a job whose
-        creation was stored and answered by an error of the database."""
-        for step in await self._db.read(steps.held, self._options.token):
-            self._hold(step, self._profile_of(step))
+    async def _beat(self) -> None:
+        extended = await self._db.write(steps.heartbeat, self._options.token, self._lease_end())
+        if extended > len(self._held):
+            # Nobody looks after some of them: the creation of a job was stored, say, and its
+            # answer lost with the connection to the database.
+            for step in await self._db.read(steps.held, self._options.token):
+                self._hold(step, self._profile_of(step))
 
     def _lease_end(self) -> int:
         return self._clock.now() + LEASE_SECONDS * 1_000_000
