@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from nemo_jobs.domain.model import run_key
 from nemo_jobs.domain.profiles import ProfileSet
 from nemo_jobs.domain.states import Trigger
 from nemo_jobs.engine.engine import Engine
@@ -331,13 +332,10 @@ async def test_who_comes_later_never_passes_one_that_waits(bench: Bench) -> None
     await bench.until("first", "active")
     assert not await created_held(bench, "second")
     assert not await created_held(bench, "third")
-    order = []
-    for _ in range(60):
-        await bench.move(1.0)
-        for name in ("first", "second", "third"):
-            if (await bench.job(name)).state == "completed" and name not in order:
-                order.append(name)
-    assert order == ["first", "second", "third"]
+    for name in ("first", "second", "third"):
+        await bench.move_until(name, "completed", step=1.0)
+    steps = [(await tree_of(bench, name))[0][0].id for name in ("first", "second", "third")]
+    assert list(bench.place.world.starts) == [run_key(step, 0) for step in steps]
 
 
 async def test_a_step_that_nobody_follows_is_taken_up_with_a_heartbeat(bench: Bench) -> None:
