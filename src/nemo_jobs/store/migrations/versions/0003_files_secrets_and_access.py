@@ -3,7 +3,7 @@
 import sqlalchemy as sa
 from alembic import op
 
-from nemo_jobs.store import tables_access, tables_files
+from nemo_jobs.store import tables_access, tables_files, tables_secrets
 
 revision = "0003"
 down_revision = "0002"
@@ -14,6 +14,7 @@ _NEW = (
     tables_files.object_removal,
     tables_files.result,
     tables_access.secret,
+    tables_secrets.run_secret,
     tables_access.project,
     tables_access.token,
     tables_access.idempotency,
