@@ -9,7 +9,14 @@ from nemo_jobs.backends.api import Plan, PlatformInfo, Rejected
 from nemo_jobs.backends.environment import TaskPaths, check_strings, subprocess_environment, with_loopback
 from tests.backends.test_fake import fake_plan
 
-PATHS = TaskPaths("/w/task", "/w/job-storage", "/w/task/scratch", "/w/task/config", "/w/task/config/c.json")
+PATHS = TaskPaths(
+    "/w/task",
+    "/w/job-storage",
+    "/w/task/scratch",
+    "/w/task/config",
+    "/w/task/config/c.json",
+    "/w/task/results",
+)
 
 
 def environment(plan: Plan, profile: dict[str, str] | None = None, **inherited: str) -> dict[str, str]:

@@ -323,7 +323,8 @@ async def test_the_directories_are_as_promised(host: HostHarness) -> None:
     plan = host.command(["sh", "-c", script], config={"text": "é", "n": 1})
     handle = await backend.submit(plan)
     seen = await until_ended(backend, handle)
-    assert (await output(backend, handle))["stdout"].decode() == '{"text": "é", "n": 1}config\nscratch\n'
+    printed = (await output(backend, handle))["stdout"].decode()
+    assert printed == '{"text": "é", "n": 1}config\nresults\nscratch\n'
     attempt = host.root / "default" / plan.job / plan.attempt_id
     task = attempt / "step" / plan.task
     assert (attempt / "job-storage" / "note").read_text() == "kept\n"

@@ -163,8 +163,43 @@ class LogPiece:
     truncated: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class LeftFile:
+    """A file that work left as a result, or as a part of one.
+
+    `place` is the backend's word for where it lies; `path` is its name inside the folder that was
+    left, empty for a file that was left by itself. `changed_at` tells its versions apart.
+    """
+
+    place: str
+    path: str
+    size: int
+    changed_at: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class LeftItem:
+    """A file, or a folder with all in it, under the name that the work gave it."""
+
+    name: str
+    folder: bool
+    files: tuple[LeftFile, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """What work left as results; `notes` are sentences about what was left out, and why."""
+
+    items: tuple[LeftItem, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
 class BackendError(Exception):
     """Base of what a backend raises on purpose."""
+
+
+class LeftChanged(BackendError):
+    """A file isn't what was found any more: it was changed or removed meanwhile. The text says which."""
 
 
 class Rejected(BackendError):
@@ -264,6 +299,21 @@ class Finds(Protocol):
     async def find(self, plan: Plan) -> Handle | None:
         """The work started under the plan's key, by whichever service; None when there is none.
         Starts nothing."""
+        ...
+
+
+@runtime_checkable
+class Collects(Protocol):
+    """A backend whose work can leave files as results."""
+
+    async def left(self, handle: Handle, most_bytes: int) -> Left | None:
+        """What ended work left; None when there is nothing, which is told at once. Items are whole:
+        one that doesn't fit into what is left of `most_bytes` is named in the notes."""
+        ...
+
+    def read_left(self, handle: Handle, file: LeftFile) -> AsyncIterator[bytes]:
+        """The bytes of a file that `left` found, in pieces. Raises `LeftChanged`, also at the end,
+        when they aren't those of one moment."""
         ...
 
 

@@ -32,6 +32,7 @@ class TaskPaths:
     ephemeral: str
     config_dir: str
     config_file: str
+    results: str  # what is left here becomes results of the job
 
 
 def subprocess_environment(
@@ -94,6 +95,7 @@ def path_variables(paths: TaskPaths) -> dict[str, str]:
         "NEMO_JOB_PERSISTENT_JOB_STORAGE_PATH": paths.persistent,
         "NEMO_JOB_STEP_CONFIG_STORAGE_PATH": paths.config_dir,
         "NEMO_JOB_STEP_CONFIG_FILE_PATH": paths.config_file,
+        "NEMO_JOB_RESULTS_PATH": paths.results,
     }
 
 

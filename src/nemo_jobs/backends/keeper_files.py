@@ -3,6 +3,7 @@
     <working directory>/{workspace}/{job}/{attempt}/job-storage
                                                    /{step}/{task}/config/job_step_config.json
                                                                  /scratch
+                                                                 /results
                        /.keepers                   links to the keepers that use it; nurseries
 
 Where a new inode goes decides what it costs: on ext4 without a journal one takes 20 us, but 200 to
@@ -21,6 +22,7 @@ import struct
 
 CONFIG_NAME = "job_step_config.json"
 STORAGE_NAME = "job-storage"
+RESULTS_NAME = "results"
 OWN_NAME = ".keepers"
 _PLACES = 128
 _GET_FLAGS, _SET_FLAGS, _TOP_OF_TREES = 0x80086601, 0x40086602, 0x20000
@@ -203,8 +205,8 @@ def _fill(task_dir: str, attempt_dir: str, config: str) -> None:
         os.mkdir(f"{attempt_dir}/{STORAGE_NAME}")
     except FileExistsError:
         pass  # made for an earlier step
-    os.mkdir(task_dir + "/scratch")
-    os.mkdir(task_dir + "/config")
+    for name in ("scratch", RESULTS_NAME, "config"):
+        os.mkdir(f"{task_dir}/{name}")
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
     file = os.open(f"{task_dir}/config/{CONFIG_NAME}", flags, 0o600)
     try:
@@ -228,7 +230,8 @@ def _take_back_tree(task_dir: str) -> None:
     attempt_dir = attempt_of(task_dir)
     with contextlib.suppress(OSError):
         os.unlink(f"{task_dir}/config/{CONFIG_NAME}")
-    for path in (f"{task_dir}/config", f"{task_dir}/scratch", task_dir, os.path.dirname(task_dir)):
+    own = [f"{task_dir}/{name}" for name in ("config", "scratch", RESULTS_NAME)]
+    for path in (*own, task_dir, os.path.dirname(task_dir)):
         with contextlib.suppress(OSError):
             os.rmdir(path)
     with contextlib.suppress(OSError):

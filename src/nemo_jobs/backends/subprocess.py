@@ -13,12 +13,15 @@ from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from nemo_jobs.backends import keeper_files, keeper_journal
+from nemo_jobs.backends import keeper_files, keeper_journal, subprocess_results
 from nemo_jobs.backends.api import (
     Capabilities,
     Handle,
     Health,
     Json,
+    Left,
+    LeftChanged,
+    LeftFile,
     LogPiece,
     Observation,
     Phase,
@@ -107,6 +110,31 @@ class HostProcesses:
                         await waker.wait()
         finally:
             reader.close()
+
+    async def left(self, handle: Handle, most_bytes: int) -> Left | None:
+        directory = self._results_of(handle)
+        if directory is None or subprocess_results.is_empty(directory):  # nearly always: no thread
+            return None
+        try:
+            return await asyncio.to_thread(subprocess_results.look_through, directory, most_bytes)
+        except OSError as error:
+            return Left((), (f"the directory of results can't be read: {error.strerror}",))
+
+    async def read_left(self, handle: Handle, file: LeftFile) -> AsyncIterator[bytes]:
+        directory = self._results_of(handle)
+        if directory is None:
+            raise LeftChanged("it is on another host")
+        pieces = subprocess_results.read(directory, file)
+        try:
+            while piece := await asyncio.to_thread(next, pieces, b""):
+                yield piece
+        finally:
+            with contextlib.suppress(ValueError):  # a thread still reads it, and closes it when done
+                pieces.close()
+
+    def _results_of(self, handle: Handle) -> str | None:
+        here = handle.data["host"] == self._host
+        return os.path.join(handle.data["task_dir"], keeper_files.RESULTS_NAME) if here else None
 
     async def trim(self, handle: Handle, cursor: Json) -> None:
         for suffix, position in cursor.items():

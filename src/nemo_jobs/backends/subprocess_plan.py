@@ -12,7 +12,7 @@ from typing import Protocol
 
 from nemo_jobs.backends.api import Json, Plan, Rejected
 from nemo_jobs.backends.environment import TaskPaths, check_strings, subprocess_environment
-from nemo_jobs.backends.keeper_files import CONFIG_NAME
+from nemo_jobs.backends.keeper_files import CONFIG_NAME, RESULTS_NAME
 
 
 class SubprocessSettings(Protocol):
@@ -44,6 +44,7 @@ class Layout:
             ephemeral=f"{self.task}/scratch",
             config_dir=f"{self.task}/config",
             config_file=f"{self.task}/config/{CONFIG_NAME}",
+            results=f"{self.task}/{RESULTS_NAME}",
         )
 
 

@@ -152,6 +152,10 @@ class SubprocessConfig(CommonConfig):
         default=None,
         description="steps that run at once, the others wait in order of age; null: 8 per core, at least 32",
     )
+    results_max_bytes: Annotated[Whole, Field(ge=0)] = Field(
+        default=100 << 30,
+        description="what a step may leave in `NEMO_JOB_RESULTS_PATH`; more is not taken, and told; 0: take nothing",
+    )
 
     def places(self, cores: int) -> int:
         """How many steps may run at once on a host with `cores` cores."""
