@@ -191,7 +191,7 @@ def test_a_place_that_leads_out_is_never_opened(folder: Path) -> None:
 async def test_a_task_finds_the_directory_and_what_it_left_is_given(host: HostHarness) -> None:
     backend = await host.host()
     assert isinstance(backend, Collects)
-    script = 'echo "{}" > $NEMO_JOB_RESULTS_PATH/m.json; mkdir $NEMO_JOB_RESULTS_PATH/d; echo x > $NEMO_JOB_RESULTS_PATH/d/x'
+    script = 'cd $NEMO_JOB_RESULTS_PATH; echo "{}" > m.json; mkdir d; echo x > d/x'
     handle = await backend.submit(host.command(["sh", "-c", script]))
     await until_ended(backend, handle)
     left = await backend.left(handle, PLENTY)

@@ -154,7 +154,7 @@ class SubprocessConfig(CommonConfig):
     )
     results_max_bytes: Annotated[Whole, Field(ge=0)] = Field(
         default=100 << 30,
-        description="what a step may leave in `NEMO_JOB_RESULTS_PATH`; more is not taken, and told; 0: take nothing",
+        description="bytes a step may leave in `NEMO_JOB_RESULTS_PATH`; what is beyond is left out, and told",
     )
 
     def places(self, cores: int) -> int:
