@@ -40,6 +40,8 @@ class Reason(StrEnum):
     PAUSED_BY_USER = "paused_by_user"
     SERVICE_STOPPED = "service_stopped"  # the profile says on_shutdown: stop
     REPORTED = "reported"  # an outside writer set the state through the API
+    KEPT_FROM_ATTEMPT = "kept_from_attempt"  # it completed in an earlier attempt and was not run again
+    STORAGE_EXPIRED = "storage_expired"  # paused for longer than its storage is kept
 
 
 class NemoJobsError(Exception):
@@ -96,6 +98,7 @@ class JobRecord(NamedTuple):
     error_details: str | None
     created_at: int
     updated_at: int
+    control: str | None = None
 
 
 class StepRecord(NamedTuple):  # made and changed several times a job, where a dataclass costs 5 %
@@ -165,6 +168,15 @@ class TaskRecord:
     reported_at: int | None  # the last sign of life that the task itself gave
 
 
+class RecordFacts(NamedTuple):
+    """What a log record of another program says besides its text. A severity of 0 is not told."""
+
+    nanoseconds: int  # behind the microsecond of the line's time
+    severity: int
+    level: str
+    attributes: Json
+
+
 @dataclass(frozen=True, slots=True)
 class LogLine:
     """One stored line. `seq` grows by one per line of an attempt, from 0."""
@@ -176,3 +188,4 @@ class LogLine:
     task: str
     stream: str  # "stdout" or "stderr"
     text: str
+    facts: RecordFacts | None = None

@@ -38,6 +38,7 @@ JOB_COLUMNS: tuple[sa.ColumnElement[Any], ...] = (
     job.c.error_details,
     job.c.created_at,
     job.c.updated_at,
+    job.c.control,
 )
 
 #: The columns of `StepRecord`, in its order, then what only the store needs.
@@ -49,7 +50,7 @@ STEP_COLUMNS: tuple[sa.ColumnElement[Any], ...] = (
     job.c.name,
     step.c.name,
     step.c.ordinal,
-    job.c.steps_total,
+    sa.func.coalesce(attempt.c.steps_total, job.c.steps_total),
     step.c.provider,
     step.c.profile,
     step.c.spec,
@@ -77,7 +78,8 @@ STEP_COLUMNS: tuple[sa.ColumnElement[Any], ...] = (
     job.c.auth_context,
     step.c.lease_owner,
     step.c.lease_until,
-    job.c.state,
+    # An attempt that is not the current one has a state of its own.
+    sa.case((job.c.attempt_id == step.c.attempt_id, job.c.state), else_=attempt.c.state),
     job.c.attempt_id,
 )
 

@@ -66,6 +66,8 @@ job = sa.Table(
     sa.Column("custom_fields", Text),
     sa.Column("auth_context", Text, nullable=False),
     sa.Column("control", Text),  # what may be set while the job lives, as JSON
+    # When the storage that its steps share may go; null while work may still use it.
+    sa.Column("storage_due_at", Big),
     *_state("job_state"),
     *_why(),
     sa.Column("status_details", Text, nullable=False),
@@ -78,6 +80,12 @@ job = sa.Table(
     sa.Index("job_updated", "workspace", "updated_at", "id"),
     sa.Index("job_by_source", "workspace", "source", "created_at", "id"),
     sa.Index("job_by_state", "workspace", "state", "created_at", "id"),
+    sa.Index(
+        "job_storage_due",
+        "storage_due_at",
+        sqlite_where=sa.text("storage_due_at IS NOT NULL"),
+        postgresql_where=sa.text("storage_due_at IS NOT NULL"),
+    ),
 )
 
 #: How many jobs a workspace has in each state, kept in the transactions that change it, so
@@ -109,6 +117,7 @@ attempt = sa.Table(
     sa.Column("spec", Text),
     sa.Column("platform_spec", Text),
     sa.Column("steps_total", Int),
+    sa.Column("storage_reclaimed_at", Big),  # from then on its storage is gone or on its way
     sa.Column("log_lines", Big, nullable=False),  # lines stored; the next line's seq
     sa.Column("log_bytes", Big, nullable=False),
     sa.Column("created_at", Big, nullable=False),

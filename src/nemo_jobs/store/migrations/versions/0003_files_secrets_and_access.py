@@ -24,6 +24,12 @@ _NEW = (
 
 def upgrade() -> None:
     op.add_column("job", sa.Column("control", sa.Text))
+    op.add_column("job", sa.Column("storage_due_at", sa.BigInteger))
+    there = sa.text("storage_due_at IS NOT NULL")
+    op.create_index(
+        "job_storage_due", "job", ["storage_due_at"], sqlite_where=there, postgresql_where=there
+    )
+    op.add_column("attempt", sa.Column("storage_reclaimed_at", sa.BigInteger))
     for name, kind in (("spec", sa.Text), ("platform_spec", sa.Text), ("steps_total", sa.Integer)):
         op.add_column("attempt", sa.Column(name, kind))
     for table in _NEW:
