@@ -11,7 +11,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from nemo_jobs.config_environment import HOST_VARIABLES
-from nemo_jobs.config_model import Database, Host, Jobs, Platform, Service
+from nemo_jobs.config_model import Database, Files, Host, Jobs, Platform, Service
 from nemo_jobs.config_shape import PREFIXES, Shape, shape_of
 from nemo_jobs.domain.profile_configs import (
     CommonConfig,
@@ -50,6 +50,7 @@ def render_configuration() -> str:
             ("jobs", Jobs),
             ("service", Service),
             ("database", Database),
+            ("files", Files),
         )
     ]
     parts.append("### An entry of `jobs.executors`\n\n" + table(keys(ExecutorProfile)) + "\n\n" + backends())

@@ -10,7 +10,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from nemo_jobs.config_environment import overlay
-from nemo_jobs.config_model import Database, Host, Jobs, Platform, Service, Settings
+from nemo_jobs.config_model import Database, Files, Host, Jobs, Platform, Service, Settings
 from nemo_jobs.config_problems import describe, repeated_profiles, unclear_values, unknown_sections
 from nemo_jobs.config_tree import Entry
 from nemo_jobs.config_yaml import read_yaml
@@ -114,6 +114,7 @@ def _read(source: Path, problems: list[str], warnings: list[str]) -> Entry | Non
 __all__ = [
     "ConfigError",
     "Database",
+    "Files",
     "Host",
     "Jobs",
     "LoadedSettings",

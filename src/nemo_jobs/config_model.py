@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr
 from pydantic_core import PydanticCustomError
 
-from nemo_jobs.domain.profile_configs import ImagePullSecret, Limit, Section, Whole, empty_if_none
+from nemo_jobs.domain.profile_configs import ImagePullSecret, Limit, Seconds, Section, Whole, empty_if_none
 from nemo_jobs.domain.profiles import AnyProfile, ExecutorDefaults
 
 DEFAULT_BASE_URL = "http://localhost:8080"
@@ -15,6 +15,7 @@ ADDRESSED_SERVICES = ("platform", "base", "auth", "files", "jobs", "models", "se
 
 _URL = re.compile(r"(https?|unix|http\+unix)://\S+")
 _DATABASE_URL = re.compile(r"postgresql://\S+|sqlite:////\S+")
+_STORAGE_URL = re.compile(r"(file:///|s3://|gs://|az://|abfss?://|memory://)[^\s@?#]*|abfss?://[^\s:?#]+")
 
 
 def _url(text: str) -> str:
@@ -28,6 +29,16 @@ def _database_url(text: str) -> str:
         hint = "must be postgresql://user@host:port/name, or left out for SQLite in the data directory"
         raise PydanticCustomError("url", hint)
     return text
+
+
+def _storage_url(text: str) -> str:
+    if not _STORAGE_URL.fullmatch(text):
+        hint = (
+            "must be s3://bucket/prefix, gs://bucket/prefix, az://container/prefix or file:///directory, "
+            "without a password, or left out for the data directory"
+        )
+        raise PydanticCustomError("url", hint)
+    return text.rstrip("/") if text.count("/") > 3 else text
 
 
 def _level(value: Any) -> Any:
@@ -99,6 +110,22 @@ class Platform(Section):
         return self.base_url if "base_url" in self.model_fields_set else None
 
 
+class JobStorage(Section):
+    """Section `jobs.storage`: how long the storage that a job's steps share outlives its work."""
+
+    paused_storage_ttl_seconds: Seconds = Field(
+        default=604_800,
+        description="after a pause, if the job sets no time of its own; then the job is cancelled",
+    )
+    maximum_pause_ttl_seconds: Seconds = Field(
+        default=2_592_000, description="the longest time after a pause, whoever set it"
+    )
+    failed_storage_ttl_seconds: Seconds = Field(
+        default=14_400,
+        description="after a failure; the profile's `ttl_seconds_after_finished` counts where it is longer",
+    )
+
+
 class Jobs(Section):
     """Section `jobs`."""
 
@@ -120,6 +147,7 @@ class Jobs(Section):
     include_job_logs_in_diagnostics: bool = Field(
         default=False, description="add up to 20 log lines to debug diagnostics of failing steps"
     )
+    storage: Annotated[JobStorage, BeforeValidator(empty_if_none)] = Field(default_factory=JobStorage)
     retention_days: Annotated[Whole, Field(ge=1, le=36_500)] | None = Field(
         default=None, description="delete jobs with their logs this long after their end; null: never"
     )
@@ -157,6 +185,28 @@ class Database(Section):
     )
 
 
+class FilesStorage(Section):
+    url: Annotated[str, AfterValidator(_storage_url)] | None = Field(
+        default=None,
+        description="where the bytes of files are: `s3://bucket/prefix` (any S3-compatible store), `gs://`, "
+        "`az://`, `file:///directory`; null: in the data directory",
+    )
+    options: dict[str, str] = Field(
+        default_factory=dict,
+        description="options of the bucket, such as `region` or `endpoint`; give secrets in the store's own "
+        "variables (`AWS_ACCESS_KEY_ID` …)",
+    )
+
+
+class Files(Section):
+    """Section `files`: filesets and results."""
+
+    storage: FilesStorage = Field(default_factory=FilesStorage)
+    max_upload_bytes: Annotated[Whole, Field(ge=1, le=2**50)] = Field(
+        default=2**44, description="the largest file that is taken, in bytes"
+    )
+
+
 class Host(BaseModel):
     """What this machine's environment says, outside any section."""
 
@@ -184,4 +234,5 @@ class Settings(Section):
     jobs: Annotated[Jobs, BeforeValidator(empty_if_none)] = Field(default_factory=Jobs)
     service: Annotated[Service, BeforeValidator(empty_if_none)] = Field(default_factory=Service)
     database: Annotated[Database, BeforeValidator(empty_if_none)] = Field(default_factory=Database)
+    files: Annotated[Files, BeforeValidator(empty_if_none)] = Field(default_factory=Files)
     host: Host = Field(default_factory=Host)

@@ -6,11 +6,12 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 
 from pydantic import ValidationError
+from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from nemo_jobs.config_environment import shown
 from nemo_jobs.config_model import Settings
-from nemo_jobs.config_shape import Model, section_at, sections_below, tags
+from nemo_jobs.config_shape import Model, field_at, section_at, sections_below, shape_of, tags
 from nemo_jobs.config_tree import Entry, Place, Unclear, find
 from nemo_jobs.config_yaml import reading
 
@@ -19,7 +20,6 @@ OTHER_SECTIONS = frozenset(
     [
         "auth",
         "entities",
-        "files",
         "models",
         "secrets",
         "studio",
@@ -49,7 +49,9 @@ OTHER_SECTIONS = frozenset(
         "core",
     ]
 )
-_OUR_SECTIONS = ("platform", "jobs", "service", "database")
+_OUR_SECTIONS = ("platform", "jobs", "service", "database", "files")
+#: Sections that this service shares with another one of the family, whose keys are left alone.
+_SHARED_SECTIONS = ("files",)
 _BOUNDS = {
     "greater_than_equal": ("at least", "ge"),
     "less_than_equal": ("at most", "le"),
@@ -85,6 +87,25 @@ def unknown_sections(root: Entry, problems: list[str], warnings: list[str]) -> N
             f"{entry.where}: {name}: unknown section, set to {_unknown(Place(name, entry, True))}"
             f"{wrong or '; sections: ' + ', '.join(_OUR_SECTIONS)}"
         )
+    for name in _SHARED_SECTIONS:
+        if name in sections:
+            _foreign_keys(sections[name], name, field_at((name,)), warnings)
+
+
+def _foreign_keys(entry: Entry, path: str, field: FieldInfo, warnings: list[str]) -> None:
+    """Take out the keys of a shared section that are another service's, with a warning each."""
+    shape = shape_of(field.annotation)
+    if shape.kind != "section" or not isinstance(entry.value, dict):
+        return
+    known = shape.models[0][1].model_fields
+    for key in list(entry.value):
+        below = entry.value[key]
+        if key in known:
+            _foreign_keys(below, f"{path}.{key}", known[key], warnings)
+        else:
+            del entry.value[key]
+            near = _similar(key, known)
+            warnings.append(f"{below.where}: {path}.{key}: is no key of this service and is ignored{near}")
 
 
 def repeated_profiles(root: Entry, problems: list[str]) -> None:

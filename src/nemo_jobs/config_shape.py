@@ -121,6 +121,7 @@ PREFIXES = (
     ("jobs", "NHX_JOBS_"),
     ("service", "NHX_SERVICE_"),
     ("database", "NHX_DATABASE_"),
+    ("files", "NHX_FILES_"),
     ("platform", "NHX_"),
 )
 

@@ -75,7 +75,7 @@ def test_c015_the_value_of_an_unknown_key_is_shown_unless_it_may_be_secret(tmp_p
 
 
 def test_warnings_are_told_beside_problems_and_both_in_the_order_of_the_file(tmp_path: Path) -> None:
-    text = "files: {}\njobs: {colour: red}\nservice:\n  port: web\nplatform: {colour: blue}\nmodels: {}\n"
+    text = "secrets: {}\njobs: {colour: red}\nservice:\n  port: web\nplatform: {colour: blue}\nmodels: {}\n"
     with pytest.raises(ConfigError) as caught:
         load(text, tmp_path)
     begin = len(f"{tmp_path}/config.yaml:")
@@ -280,9 +280,32 @@ def test_reserved_variables_in_a_profile_are_refused(name: str, tmp_path: Path) 
 
 def test_sections_of_other_services_give_a_warning_each(tmp_path: Path) -> None:
     loaded = load(
-        "auth: {enabled: true, enabled2: no}\nfiles: {}\nnim_gateway: {a: 1}\nx-mine: 5\n", tmp_path
+        "auth: {enabled: true, enabled2: no}\nsecrets: {}\nnim_gateway: {a: 1}\nx-mine: 5\n", tmp_path
     )
-    assert [warning.split(": ")[1] for warning in loaded.warnings] == ["auth", "files", "nim_gateway"]
+    assert [warning.split(": ")[1] for warning in loaded.warnings] == ["auth", "secrets", "nim_gateway"]
+
+
+def test_keys_of_the_family_in_section_files_give_a_warning_each(tmp_path: Path) -> None:
+    loaded = load(
+        "files:\n  host_prefix: {a: 1}\n  storage: {url: 's3://bucket/nemo', type: local}\n", tmp_path
+    )
+    assert loaded.settings.files.storage.url == "s3://bucket/nemo"
+    assert [warning.split(": ")[1] for warning in loaded.warnings] == [
+        "files.host_prefix",
+        "files.storage.type",
+    ]
+    misspelt = load("files: {storage: {optoins: {}}}", tmp_path)
+    assert "did you mean options?" in misspelt.warnings[0]
+
+
+def test_where_files_lie_can_be_said_in_these_ways(tmp_path: Path) -> None:
+    for url in ("s3://b", "s3://b/p/q", "gs://b/p", "az://c", "abfss://c@acc.dfs.core.windows.net/p"):
+        assert load(f"files: {{storage: {{url: '{url}'}}}}", tmp_path).settings.files.storage.url == url
+    for url in ("http://host/bucket", "s3://key:hunter2@bucket", "file:relative", "s3://b?x=1", "bucket"):
+        said = problem(f"files: {{storage: {{url: '{url}'}}}}", tmp_path)
+        assert "files.storage.url: must be s3://bucket/prefix" in said
+        assert "hunter2" not in said
+    assert "files.max_upload_bytes: must be at least 1" in problem("files: {max_upload_bytes: 0}", tmp_path)
 
 
 def test_a_password_in_a_url_is_not_shown(tmp_path: Path) -> None:
