@@ -216,8 +216,8 @@ async def _chunks(store: Store, attempt_id: str) -> int:
 def test_lines_are_cut_out_of_a_chunk_from_either_end() -> None:
     whole = [f"line {n}" if n % 3 else "" for n in range(23)]
     data = "".join(f"{text}\n" for text in whole).encode()
-    runs = [(10, 1, "stdout"), (1, 2, "stderr"), (12, 3, "stdout")]
-    told = [(1, "stdout")] * 10 + [(2, "stderr")] + [(3, "stdout")] * 12
+    runs = [(10, 1, "stdout", None), (1, 2, "stderr", None), (12, 3, "stdout", None)]
+    told = [(1, "stdout", None)] * 10 + [(2, "stderr", None)] + [(3, "stdout", None)] * 12
     for start in range(23):
         for stop in range(start + 1, 24):
             assert chunks.texts(data, start, stop, 23) == whole[start:stop]

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from time import perf_counter
 
-from nemo_jobs.http import errors, jobs, logs, platform, steps, stream, workspaces
+from nemo_jobs.http import errors, jobs, logs, otlp, platform, steps, stream, workspaces
 from nemo_jobs.http.errors import ClientGone
 from nemo_jobs.http.guard import guard_of
 from nemo_jobs.http.parts import Api, Parts
@@ -20,6 +20,7 @@ OPERATIONS = (
     *logs.OPERATIONS,
     *stream.OPERATIONS,
     *workspaces.OPERATIONS,
+    *otlp.OPERATIONS,
     *platform.OPERATIONS,
 )
 

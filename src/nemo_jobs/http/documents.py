@@ -17,6 +17,7 @@ from nemo_jobs.domain.profiles import (
 )
 from nemo_jobs.domain.spec import CreateJobRequest, JobSpec, Json, StepSpec
 from nemo_jobs.domain.states import State
+from nemo_jobs.http import documents_otlp
 from nemo_jobs.http.jobs import JobListQuery
 from nemo_jobs.http.logs import LogQuery
 from nemo_jobs.http.steps import StatusUpdate, StepFilter, StepListQuery, TaskUpdate
@@ -372,6 +373,7 @@ MODELS: dict[str, TypeAdapter[Any]] = {
             *(ServiceStatus, ClusterInfo, Discovery, ValidationProblems, Problem, JobFilter, StepsFilter),
         )
     },
+    **documents_otlp.MODELS,
     "ProfileList": TypeAdapter(list[AnyProfile]),
     "Object": TypeAdapter(dict[str, Any]),
     "Null": TypeAdapter(_as_shown({})),

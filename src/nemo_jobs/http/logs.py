@@ -76,16 +76,25 @@ class Page:
 
 async def get_logs(api: Api, request: Request) -> Reply:
     query = request.query(LogQuery)
-    for other, value in (("limit", query.limit), ("page_cursor", query.page_cursor)):
-        if query.tail is not None and value is not None:
-            raise Refused(400, f"tail and {other} can't be used together; leave one of them out")
+    check_together(query)
     path = request.path
-    place, page = await api.parts.db.read(_read, path["workspace"], path["name"], query)
+    place, page = await api.parts.db.read(read_page, path["workspace"], path["name"], query)
+    return log_reply(page.lines, page.total, *page_cursors(place, page))
+
+
+def page_cursors(place: Place, page: Page) -> tuple[str | None, str | None]:
+    """The texts of the cursors to the lines after and before a page."""
     of = place.digest
     after, before = (
         None if cursor is None else cursors.encode(cursor, of) for cursor in (page.after, page.before)
     )
-    return log_reply(page.lines, page.total, after, before)
+    return after, before
+
+
+def check_together(query: LogQuery) -> None:
+    for other, value in (("limit", query.limit), ("page_cursor", query.page_cursor)):
+        if query.tail is not None and value is not None:
+            raise Refused(400, f"tail and {other} can't be used together; leave one of them out")
 
 
 def find_place(
@@ -112,7 +121,7 @@ def selector(attempt: str | None) -> int | str | None:
     )
 
 
-def _read(tx: Tx, workspace: str, name: str, query: LogQuery) -> tuple[Place, Page]:
+def read_page(tx: Tx, workspace: str, name: str, query: LogQuery) -> tuple[Place, Page]:
     place = find_place(tx, workspace, name, query.attempt_id, query.step_id, query.task_id)
     if query.tail is not None:
         lines, total, more = logs.tail(tx, place.attempt_id, place.filter, query.tail)

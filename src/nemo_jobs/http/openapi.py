@@ -11,6 +11,7 @@ from nemo_jobs.http.documents import MODELS
 from nemo_jobs.http.routes import Operation
 
 _REFERENCE = "#/components/schemas/{model}"
+_BYTES = {"type": "string", "format": "binary"}
 _TITLES = {
     200: "Done",
     201: "Created",
@@ -18,6 +19,8 @@ _TITLES = {
     400: "The filter or the parameters don't fit together",
     404: "Something named in the path does not exist",
     409: "Not possible in the present state",
+    413: "More than is taken at once",
+    415: "The type or the encoding of the body is not known",
     422: "The input is wrong",
     503: "Not possible now; try again later",
 }
@@ -71,10 +74,11 @@ def _operation(operation: Operation, shown: Json, definitions: Json) -> Json:
     if parameters:
         said["parameters"] = parameters
     if operation.body:
-        said["requestBody"] = {
-            "required": True,
-            "content": {"application/json": {"schema": shown[operation.body]}},
+        content = {
+            media: {"schema": shown[operation.body] if media.endswith("json") else _BYTES}
+            for media in operation.body_media
         }
+        said["requestBody"] = {"required": True, "content": content}
     said["responses"] = _responses(operation, shown)
     return said
 

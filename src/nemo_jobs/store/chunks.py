@@ -2,7 +2,7 @@
 
 A chunk is the lines of one stream of one task that came together, each ended by a line feed.
 Merged chunks ("runs") begin with one line of JSON: [[lines, time, stream], ...], so that every
-line keeps its time and stream.
+line keeps its time and stream. Log records of other programs bring a fourth member, their facts.
 """
 
 import json
@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from itertools import repeat
 from typing import Any
 
-from nemo_jobs.domain.model import Json
+from nemo_jobs.domain.model import Json, RecordFacts
 
 if sys.version_info >= (3, 14):
     from compression import zstd
@@ -25,7 +25,8 @@ SMALL = 128
 #: More than this never comes out of one chunk: a guard against damaged data.
 LARGEST = 64 << 20
 
-Run = tuple[int, int, str]  # lines, time, stream
+Run = tuple[int, int, str, Sequence[Any] | None]  # lines, time, stream, facts
+Told = tuple[int, str, RecordFacts | None]  # time, stream, facts
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,20 +73,20 @@ def compress(data: bytes) -> tuple[str, bytes]:
 
 def pack_runs(runs: Sequence[Run], lines: bytes) -> tuple[str, bytes]:
     """Codec and bytes of a merged chunk."""
-    head = json.dumps(runs, separators=(",", ":")).encode()
+    head = json.dumps([run if run[3] else run[:3] for run in runs], separators=(",", ":")).encode()
     return "zstd-runs", zstd.compress(head + b"\n" + lines, level=LEVEL)
 
 
 def unpack(codec: str, data: bytes, n: int, at: int, stream: str) -> tuple[list[Run], bytes]:
     """The runs of a stored chunk and its lines."""
     if codec == "raw":
-        return [(n, at, stream)], data
+        return [(n, at, stream, None)], data
     plain = zstd.decompress(data)
     if codec == "zstd":
-        return [(n, at, stream)], plain
+        return [(n, at, stream, None)], plain
     head, _, lines = plain.partition(b"\n")
     runs: list[Any] = json.loads(head)
-    return [(int(count), int(time), str(name)) for count, time, name in runs], lines
+    return [(run[0], run[1], run[2], run[3] if len(run) > 3 else None) for run in runs], lines
 
 
 def texts(lines: bytes, start: int, stop: int, n: int) -> list[str]:
@@ -98,10 +99,11 @@ def texts(lines: bytes, start: int, stop: int, n: int) -> list[str]:
     return b"\n".join(chosen).decode("utf-8", "replace").replace("\0", "\ufffd").split("\n")
 
 
-def spread(runs: Sequence[Run], start: int, stop: int) -> Iterator[tuple[int, str]]:
-    """Time and stream of each of the lines [start, stop)."""
+def spread(runs: Sequence[Run], start: int, stop: int) -> Iterator[Told]:
+    """Time, stream and facts of each of the lines [start, stop)."""
     begin = 0
-    for count, at, stream in runs:
+    for count, at, stream, facts in runs:
         inside = min(begin + count, stop) - max(begin, start)
-        yield from repeat((at, stream), max(0, inside))
+        if inside > 0:
+            yield from repeat((at, stream, RecordFacts(*facts) if facts else None), inside)
         begin += count

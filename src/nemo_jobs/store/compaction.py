@@ -122,10 +122,10 @@ def _merge(tx: Tx, attempt_id: str, group: Sequence[Row]) -> None:
         {
             "in_attempt": attempt_id,
             "low": low,
-            "new_n": sum(count for count, _, _ in runs),
+            "new_n": sum(run[0] for run in runs),
             "new_at": runs[0][1],
             "new_stream": runs[0][2],
-            "new_size": len(joined),
+            "new_size": sum(span[4] for span in group),
             "new_codec": codec,
             "new_data": data,
         },

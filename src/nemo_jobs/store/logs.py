@@ -281,8 +281,8 @@ def _unpacked(job_name: str, part: _Part, row: Row) -> list[LogLine]:
     told = chunks.spread(runs, part.start, part.stop)
     texts = chunks.texts(raw, part.start, part.stop, n)
     return [
-        LogLine(number, when, job_name, step_name, task_name, name, text)
-        for number, ((when, name), text) in enumerate(zip(told, texts, strict=True), seq + part.start)
+        LogLine(number, when, job_name, step_name, task_name, name, text, facts)
+        for number, ((when, name, facts), text) in enumerate(zip(told, texts, strict=True), seq + part.start)
     ]
 
 

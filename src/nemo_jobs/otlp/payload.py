@@ -1,0 +1,52 @@
+"""The bytes of a request, and what is wrong with them."""
+
+import zlib
+from enum import Enum
+
+#: Bytes of a request after decompression, at most: a small body may say that it is a huge one.
+MAX_DECODED = 16 << 20
+#: JSON takes many times its size while it is read.
+MAX_DECODED_JSON = 8 << 20
+#: Resources, scopes and records of one request together, at most.
+MAX_ENTRIES = 100_000
+#: Resources of one request, at most: each is looked up.
+MAX_RESOURCES = 1_000
+#: Bytes of one record or resource, at most.
+MAX_RECORD = 2 << 20
+
+
+class BadPayload(Exception):
+    """The body is not what it says it is."""
+
+
+class TooLarge(Exception):
+    """The body is more than is taken at once; the text says how to send less."""
+
+
+class Form(Enum):
+    PROTOBUF = "protobuf"
+    JSON = "JSON"
+
+
+def decompressed(body: bytes, limit: int) -> bytes:
+    """What is in a gzip body. Raises BadPayload, and TooLarge as soon as it is over `limit` bytes."""
+    parts: list[bytes] = []
+    left = limit
+    while True:
+        unpacker = zlib.decompressobj(wbits=31)
+        try:
+            parts.append(unpacker.decompress(body, left + 1))
+        except zlib.error as error:
+            raise BadPayload(f"the body is not gzip: {error}") from None
+        left -= len(parts[-1])
+        check_size(limit - left, limit)
+        if not unpacker.eof:
+            raise BadPayload("the gzip body is cut short")
+        body = unpacker.unused_data
+        if not body:
+            return b"".join(parts)
+
+
+def check_size(size: int, limit: int) -> None:
+    if size > limit:
+        raise TooLarge(f"the records are more than {limit >> 20} MiB; send smaller batches")
