@@ -5,11 +5,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from nemo_jobs.domain.clock import Clock
+from nemo_jobs.domain.model import Json
 
 if TYPE_CHECKING:
     from nemo_jobs.config import Settings
     from nemo_jobs.domain.model import StepRecord
     from nemo_jobs.domain.profiles import ProfileSet
+    from nemo_jobs.files.objects import ObjectStore
     from nemo_jobs.http.routes import Operation
     from nemo_jobs.http.stream import Streams
     from nemo_jobs.http.walks import Walks
@@ -33,6 +35,11 @@ class EngineView(Protocol):
         """Counts of what the engine holds now, by name."""
         ...
 
+    def render(self, step: "StepRecord") -> Json:
+        """What would be sent to start the step, without secret values. Raises Invalid when its
+        backend would refuse it."""
+        ...
+
     def arrive(self, provider: str, profile: str) -> "tuple[Any, Lease | None] | None":
         """A job is about to be created; with a lease its first step is to be held for the engine."""
         ...
@@ -53,6 +60,7 @@ class Parts:
     engine: EngineView | None
     version: str
     revision: str = ""
+    objects: "ObjectStore | None" = None  # where the bytes of files are
 
 
 @dataclass(frozen=True, slots=True)
