@@ -115,3 +115,23 @@ def test_what_no_system_can_pass_on_is_refused(command: list[str], env: dict[str
     with pytest.raises(Rejected, match=words):
         check_strings(command, env)
     check_strings(["é", ""], {"A": "日本", "B": ""})
+
+
+def launcher(plan: Plan) -> dict[str, str]:
+    prefix = "NHX_JOB_LAUNCHER_OTLP_LOGS_"
+    return {name.removeprefix(prefix): value for name, value in environment(plan).items() if prefix in name}
+
+
+def test_where_log_records_go() -> None:
+    plan = replace(fake_plan(), platform=PlatformInfo({"files": "http://127.0.0.1:8080/"}))
+    logs = "/apis/files/v2/workspaces/default/filesets/fileset/otlp/v1/logs"
+    assert launcher(plan) == {"TRANSPORT": "tcp", "ENDPOINT": "http://localhost:8080" + logs}
+    shared = replace(plan, output_location="fileset", job="mo@th+1")
+    assert launcher(shared)["ENDPOINT"].endswith(logs + "?artifact_base_path=jobs/mo%40th%2B1")
+    over_socket = replace(plan, platform=PlatformInfo({"files": "unix:///run/nemo.sock"}))
+    assert launcher(over_socket) == {
+        "TRANSPORT": "uds",
+        "SOCKET_PATH": "/run/nemo.sock",
+        "ENDPOINT": "http://localhost" + logs,
+    }
+    assert launcher(replace(plan, platform=PlatformInfo({}))) == {}

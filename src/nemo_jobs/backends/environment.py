@@ -4,7 +4,7 @@ import functools
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import quote, urlsplit, urlunsplit
 
 from nemo_jobs.backends.api import Json, Plan, PlatformInfo, Rejected
 
@@ -13,6 +13,8 @@ INHERITED = ("PATH", "VIRTUAL_ENV", "NEMO_AGENTS_WHEEL")
 #: The variable by whose value every process of a task can be recognised.
 MARKER = "NEMO_JOB_TASK"
 _LOOPBACK = frozenset({"localhost", "127.0.0.1", "0.0.0.0", "::1", "::"})  # noqa: S104
+#: The host of a URL whose connection is a Unix socket.
+LOCAL = "http://localhost"
 _URLS = {
     "NHX_FILES_URL": "files",
     "NHX_SECRETS_URL": "secrets",
@@ -48,6 +50,7 @@ def subprocess_environment(
     env |= {name: inherited[name] for name in INHERITED if name in inherited}
     env |= profile_env
     env |= job_variables(plan)
+    env |= launcher_variables(plan, loopback="localhost")
     env |= secret_variables(plan)
     if plan.principal:
         env["NHX_PRINCIPAL"] = json.dumps(plan.principal, separators=(",", ":"), ensure_ascii=False)
@@ -68,6 +71,26 @@ def job_variables(plan: Plan) -> dict[str, str]:
         MARKER: plan.task,
         "NEMO_JOB_SECRETS": secret_references(plan.spec, plan.workspace),
     }
+
+
+def launcher_variables(plan: Plan, *, loopback: str | None) -> dict[str, str]:
+    """Where a launcher, or a program that exports logs by itself, sends its records.
+
+    On the host the service collects what a task prints: a launcher that a step starts there prints
+    its lines and sends them too, so they are in the log twice, as they always were.
+    """
+    base = plan.platform.urls.get("files")
+    if not base:
+        return {}
+    path = f"/apis/files/v2/workspaces/{plan.workspace}/filesets/{plan.fileset}/otlp/v1/logs"
+    if plan.output_location:
+        path += "?artifact_base_path=" + quote(f"jobs/{plan.job}", safe="/")
+    if base.startswith("unix://"):
+        env = {"TRANSPORT": "uds", "SOCKET_PATH": base.removeprefix("unix://"), "ENDPOINT": LOCAL + path}
+    else:
+        url = base if loopback is None else with_loopback(base, loopback)
+        env = {"TRANSPORT": "tcp", "ENDPOINT": url.rstrip("/") + path}
+    return {f"NHX_JOB_LAUNCHER_OTLP_LOGS_{name}": value for name, value in env.items()}
 
 
 def secret_references(spec: Json, workspace: str) -> str:
