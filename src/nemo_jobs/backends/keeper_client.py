@@ -22,7 +22,7 @@ from nemo_jobs.backends.keeper_connection import encode
 from nemo_jobs.backends.keeper_loop import VERSION
 
 ENDED_STATES = frozenset({"exited", "stopped", "lost", "forgotten"})
-_REMEMBERED = 1000  # ended jobs whose facts are kept here
+_REMEMBERED = 512  # ended jobs whose facts are kept here
 _CALL_SECONDS = 10.0
 _START_SECONDS = 5.0
 _ACK_SECONDS = 0.05  # ends are confirmed in groups
