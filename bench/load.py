@@ -28,9 +28,10 @@ class Result:
         return len(self.seconds) / self.wall
 
 
-def request(method: str, path: str, body: Any = None) -> bytes:
-    data = b"" if body is None else json.dumps(body).encode()
-    kind = "content-type: application/json\r\n" if data else ""
+def request(method: str, path: str, body: Any = None, media: str = "application/json") -> bytes:
+    """The bytes of a request; a body that is not bytes is sent as JSON."""
+    data = body if isinstance(body, bytes) else b"" if body is None else json.dumps(body).encode()
+    kind = f"content-type: {media}\r\n" if data else ""
     head = f"{method} {path} HTTP/1.1\r\nhost: 127.0.0.1\r\n{kind}content-length: {len(data)}\r\n\r\n"
     return head.encode() + data
 

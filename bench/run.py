@@ -16,6 +16,7 @@ from pathlib import Path
 from bench import machine, measures
 from bench.lists import lists
 from bench.measures import Bench, Values
+from bench.records import otlp
 from bench.table import table
 from tests.e2e.service import Service
 
@@ -27,6 +28,7 @@ MEASURES: dict[str, Callable[[Bench], Values]] = {
     "gets": measures.gets,
     "flood": measures.flood,
     "readable": measures.readable,
+    "otlp": otlp,
     "starts": measures.starts,
     "lists": lambda bench: lists(bench.root, bench.scale),
     "memory": measures.memory_after_jobs,

@@ -28,6 +28,10 @@ ROWS: tuple[Row, ...] = (
     ),
     ("flood", "tail 500 of it, p50", "tail_500_p50_ms", "{:.1f} ms", "", "", "≤ 10 ms"),
     ("flood", "memory during the flood", "memory_peak_mib", "{:.0f} MiB", "", "", "≤ 200 MB"),
+    (
+        *("otlp", "log records over OTLP, batches of 5,000", "records_per_second", "{:.0f}/s"),
+        *("floor_decode_per_second", "decoding alone", "≥ 100,000/s, none lost"),
+    ),
     ("readable", "a printed line can be read, p50", "line_readable_p50_ms", "{:.1f} ms", "", "", "≤ 20 ms"),
     (
         *("starts", "idle memory with the keeper", "idle_memory_mib", "{:.0f} MiB"),

@@ -86,13 +86,13 @@ def _slices(data: bytes, start: int, end: int, count: _Count) -> Iterator[tuple[
 
 def _record(found: Any) -> Record:
     body = found.body
-    text = body.string_value
+    given = found.attributes
     return Record(
         found.time_unix_nano or found.observed_time_unix_nano,
         found.severity_number,
         found.severity_text,
-        text or _value(body),
-        attributes(found.attributes) if found.attributes else {},
+        body.string_value or _value(body),
+        attributes(given) if given else {},
     )
 
 
@@ -128,7 +128,10 @@ def _fields(data: bytes, at: int, end: int) -> Iterator[tuple[int, int, int, int
     """Number, wire type, first byte, first byte of the value, and end of each field."""
     while at < end:
         begin = at
-        key, at = _varint(data, at, end)
+        key = data[at]
+        at += 1
+        if key >= 0x80:  # numbers of up to 15, which are all that count here, fit into a byte
+            key, at = _varint(data, begin, end)
         kind = key & 7
         if kind == _BYTES:
             length, at = _varint(data, at, end)

@@ -71,11 +71,11 @@ def source_of(attributes: Mapping[str, Value]) -> Source | None:
 def pieces(source: Source | None, records: Iterable[Record], now: int) -> Iterator[Piece]:
     """The records in pieces of bounded size; `now` is in nanoseconds."""
     piece = Piece(source)
-    for record in records:
-        piece.records += 1
+    for number, record in enumerate(records, 1):
         if source is not None:
             _add(piece, record, now)
-        if piece.size >= FULL or piece.records >= FULL_RECORDS:
+        piece.records += 1
+        if piece.size >= FULL or number % FULL_RECORDS == 0:
             yield piece
             piece = Piece(source)
     if piece.records:
@@ -83,19 +83,18 @@ def pieces(source: Source | None, records: Iterable[Record], now: int) -> Iterat
 
 
 def _add(piece: Piece, record: Record, now: int) -> None:
-    text = _text(record.body)
-    attributes = record.attributes
+    told, severity, level, body, attributes = record
+    text = body if isinstance(body, str) else _text(body)
     stream = attributes.get("stream") if attributes else None
     if stream in _STREAMS:
-        attributes = {key: value for key, value in attributes.items() if key != "stream"}
+        del attributes["stream"]  # it is kept beside the line
         if stream == "stderr" and text.startswith(_PREFIX):
             text = text[len(_PREFIX) :]
     else:
-        stream = "stderr" if record.severity >= ERROR and not _LEVEL.match(text) else "stdout"
+        stream = "stderr" if severity >= ERROR and not _LEVEL.match(text) else "stdout"
     data, count = _lines(text)
-    at, nanoseconds = divmod(record.at or now, 1000)
-    facts = (nanoseconds, record.severity, record.level, attributes)
-    piece.runs.append((count, at, stream, facts))
+    at, nanoseconds = divmod(told or now, 1000)
+    piece.runs.append((count, at, stream, (nanoseconds, severity, level, attributes)))
     piece.lines.append(data)
     piece.size += len(data) + (len(json.dumps(attributes)) if attributes else 0)
 
@@ -126,6 +125,4 @@ def _cut(line: bytes) -> Iterator[bytes]:
 
 
 def _text(body: Value) -> str:
-    if isinstance(body, str):
-        return body
     return "" if body is None else json.dumps(body, ensure_ascii=False, separators=(",", ":"))
