@@ -10,6 +10,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
+from nemo_jobs.config_auth import Auth
 from nemo_jobs.config_environment import HOST_VARIABLES
 from nemo_jobs.config_model import Database, Files, Host, Jobs, Platform, Service
 from nemo_jobs.config_shape import PREFIXES, Shape, shape_of
@@ -51,6 +52,7 @@ def render_configuration() -> str:
             ("service", Service),
             ("database", Database),
             ("files", Files),
+            ("auth", Auth),
         )
     ]
     parts.append("### An entry of `jobs.executors`\n\n" + table(keys(ExecutorProfile)) + "\n\n" + backends())

@@ -43,7 +43,6 @@ OTHER_VARIABLES = frozenset(
 OTHER_PREFIXES = tuple(
     f"NHX_{name}_"
     for name in [
-        "AUTH",
         "ENTITIES",
         "FILES",
         "MODELS",

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr
 from pydantic_core import PydanticCustomError
 
+from nemo_jobs.config_auth import Auth
 from nemo_jobs.domain.profile_configs import ImagePullSecret, Limit, Seconds, Section, Whole, empty_if_none
 from nemo_jobs.domain.profiles import AnyProfile, ExecutorDefaults
 
@@ -235,4 +236,5 @@ class Settings(Section):
     service: Annotated[Service, BeforeValidator(empty_if_none)] = Field(default_factory=Service)
     database: Annotated[Database, BeforeValidator(empty_if_none)] = Field(default_factory=Database)
     files: Annotated[Files, BeforeValidator(empty_if_none)] = Field(default_factory=Files)
+    auth: Annotated[Auth, BeforeValidator(empty_if_none)] = Field(default_factory=Auth)
     host: Host = Field(default_factory=Host)

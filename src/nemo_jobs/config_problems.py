@@ -18,7 +18,6 @@ from nemo_jobs.config_yaml import reading
 #: Sections of the family's other services in a shared file.
 OTHER_SECTIONS = frozenset(
     [
-        "auth",
         "entities",
         "models",
         "secrets",
@@ -49,9 +48,12 @@ OTHER_SECTIONS = frozenset(
         "core",
     ]
 )
-_OUR_SECTIONS = ("platform", "jobs", "service", "database", "files")
+_OUR_SECTIONS = ("platform", "jobs", "service", "database", "files", "auth")
 #: Sections that this service shares with another one of the family, whose keys are left alone.
-_SHARED_SECTIONS = ("files",)
+_SHARED_SECTIONS = ("files", "auth")
+#: Of these a key that looks like a misspelt one of ours is refused: `auth.enabeld` must not leave
+#: the doors open.
+_STRICT_SECTIONS = ("auth",)
 _BOUNDS = {
     "greater_than_equal": ("at least", "ge"),
     "less_than_equal": ("at most", "le"),
@@ -89,11 +91,15 @@ def unknown_sections(root: Entry, problems: list[str], warnings: list[str]) -> N
         )
     for name in _SHARED_SECTIONS:
         if name in sections:
-            _foreign_keys(sections[name], name, field_at((name,)), warnings)
+            doubtful = problems if name in _STRICT_SECTIONS else warnings
+            _foreign_keys(sections[name], name, field_at((name,)), doubtful, warnings)
 
 
-def _foreign_keys(entry: Entry, path: str, field: FieldInfo, warnings: list[str]) -> None:
-    """Take out the keys of a shared section that are another service's, with a warning each."""
+def _foreign_keys(
+    entry: Entry, path: str, field: FieldInfo, doubtful: list[str], warnings: list[str]
+) -> None:
+    """Take out the keys of a shared section that are another service's, with a warning each;
+    those that may be misspelt ones of ours are told as `doubtful`."""
     shape = shape_of(field.annotation)
     if shape.kind != "section" or not isinstance(entry.value, dict):
         return
@@ -101,11 +107,13 @@ def _foreign_keys(entry: Entry, path: str, field: FieldInfo, warnings: list[str]
     for key in list(entry.value):
         below = entry.value[key]
         if key in known:
-            _foreign_keys(below, f"{path}.{key}", known[key], warnings)
+            _foreign_keys(below, f"{path}.{key}", known[key], doubtful, warnings)
         else:
             del entry.value[key]
             near = _similar(key, known)
-            warnings.append(f"{below.where}: {path}.{key}: is no key of this service and is ignored{near}")
+            told = doubtful if near else warnings
+            ignored = " and is ignored" if told is warnings else ""
+            told.append(f"{below.where}: {path}.{key}: is no key of this service{ignored}{near}")
 
 
 def repeated_profiles(root: Entry, problems: list[str]) -> None:

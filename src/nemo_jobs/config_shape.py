@@ -122,6 +122,7 @@ PREFIXES = (
     ("service", "NHX_SERVICE_"),
     ("database", "NHX_DATABASE_"),
     ("files", "NHX_FILES_"),
+    ("auth", "NHX_AUTH_"),
     ("platform", "NHX_"),
 )
 

@@ -279,10 +279,74 @@ def test_reserved_variables_in_a_profile_are_refused(name: str, tmp_path: Path) 
 
 
 def test_sections_of_other_services_give_a_warning_each(tmp_path: Path) -> None:
-    loaded = load(
-        "auth: {enabled: true, enabled2: no}\nsecrets: {}\nnim_gateway: {a: 1}\nx-mine: 5\n", tmp_path
+    loaded = load("entities: {a: 1}\nsecrets: {}\nnim_gateway: {a: 1}\nx-mine: 5\n", tmp_path)
+    assert [warning.split(": ")[1] for warning in loaded.warnings] == ["entities", "secrets", "nim_gateway"]
+
+
+def test_keys_of_the_family_in_section_auth_give_a_warning_each(tmp_path: Path) -> None:
+    text = """
+auth:
+  enabled: true
+  admin_email: a@b.example
+  oidc:
+    issuer: https://idp.example
+    client_id: nemo
+    device_flow: {poll: 5}
+    workload: {client_id: nemo-work, token_url: https://idp.example/token}
+"""
+    loaded = load(text, tmp_path)
+    assert [warning.split(": ")[1] for warning in loaded.warnings] == [
+        "auth.admin_email",
+        "auth.oidc.device_flow",
+        "auth.oidc.workload.token_url",
+    ]
+    auth = loaded.settings.auth
+    assert (auth.enabled, auth.oidc.wanted_audience, auth.oidc.workload.client_id) == (
+        True,
+        "nemo",
+        "nemo-work",
     )
-    assert [warning.split(": ")[1] for warning in loaded.warnings] == ["auth", "secrets", "nim_gateway"]
+
+
+def test_a_misspelt_key_of_auth_is_no_key_of_others(tmp_path: Path) -> None:
+    assert problem("auth: {enabeld: true}", tmp_path).endswith(
+        "auth.enabeld: is no key of this service; did you mean enabled?"
+    )
+    assert "did you mean issuer?" in problem("auth: {oidc: {isuer: https://a.example}}", tmp_path)
+
+
+def test_an_issuer_without_an_audience_or_over_plain_http_is_refused(tmp_path: Path) -> None:
+    assert "needs audience (or client_id)" in problem("auth: {oidc: {issuer: https://a.example}}", tmp_path)
+    assert "must be an https:// address" in problem(
+        "auth: {oidc: {issuer: 'http://idp.example', audience: a}}", tmp_path
+    )
+    assert "auth.oidc.algorithms[0]" in problem(
+        "auth: {oidc: {issuer: https://a.example, audience: a, algorithms: [HS256]}}", tmp_path
+    )
+    assert "auth.oidc.grants[0].workspaces[0]" in problem(
+        "auth: {oidc: {grants: [{value: x, workspaces: [No], scopes: [read]}]}}", tmp_path
+    )
+
+
+def test_auth_is_set_by_the_environment_too(tmp_path: Path) -> None:
+    loaded = load(
+        "",
+        tmp_path,
+        NHX_AUTH_ENABLED="true",
+        NHX_AUTH_OIDC__ISSUER="https://idp.example/realms/a",
+        NHX_AUTH_OIDC__AUDIENCE="nemo",
+        NHX_AUTH_OIDC__GRANTS='[{"value": "ops", "workspaces": ["*"], "scopes": ["admin"]}]',
+        NHX_AUTH_URL="http://auth.example",
+        NHX_AUTH_ENABELD="yes",
+    )
+    auth = loaded.settings.auth
+    assert (auth.enabled, auth.oidc.issuer) == (True, "https://idp.example/realms/a")
+    assert auth.oidc.grants[0].claim == "groups"
+    assert loaded.settings.platform.service_discovery == {"auth": "http://auth.example"}
+    assert loaded.warnings == [
+        "environment variable NHX_AUTH_ENABELD matches no setting and is ignored; "
+        "did you mean NHX_AUTH_ENABLED?"
+    ]
 
 
 def test_keys_of_the_family_in_section_files_give_a_warning_each(tmp_path: Path) -> None:

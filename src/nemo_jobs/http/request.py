@@ -2,13 +2,16 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, MutableMapping, Sequence
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import parse_qsl
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from nemo_jobs.http.errors import BadInput, ClientGone, Refused
 from nemo_jobs.http.wire import Header
+
+if TYPE_CHECKING:
+    from nemo_jobs.http.identity import Access
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -28,7 +31,7 @@ LARGE_BODY = 256 * 1024
 class Request:
     """Path values, query, headers and body of a request."""
 
-    __slots__ = ("extra_headers", "path", "receive", "scope", "send")
+    __slots__ = ("access", "extra_headers", "path", "receive", "scope", "send")
 
     def __init__(
         self,
@@ -43,6 +46,7 @@ class Request:
         self.send = send
         self.path = path
         self.extra_headers = extra_headers  # for handlers that answer by themselves
+        self.access: Access | None = None  # what the caller's token allows; None without authentication
 
     def header(self, name: bytes) -> str | None:
         """The value of a header, given in lower case."""
@@ -88,7 +92,10 @@ class Request:
 
     async def parsed(self, adapter: TypeAdapter[T]) -> T:
         """The body as JSON of the adapter's type."""
-        raw = await self.body()
+        return await self.validated(await self.body(), adapter)
+
+    async def validated(self, raw: bytes, adapter: TypeAdapter[T]) -> T:
+        """A body that was read before, as JSON of the adapter's type."""
         try:
             if len(raw) > LARGE_BODY:
                 return await asyncio.to_thread(adapter.validate_json, raw)

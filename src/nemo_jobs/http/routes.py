@@ -22,7 +22,8 @@ class Operation:
     """A method on a path, with what the API document says about it.
 
     `query`, `filter`, `body` and `answer` name models of `nemo_jobs.http.documents`, which is loaded only
-    when somebody asks for the document. `returns` is the success status, `body_media` the content types
+    when somebody asks for the document. `returns` is the success status, `also` a further one with its
+    model, `body_media` the content types
     of a body; of those that are not JSON the document says that they are bytes.
     `scope` is what a caller needs while authentication is on, see `nemo_jobs.http.rules`; without it
     read to look and write to change.
@@ -38,6 +39,7 @@ class Operation:
     filter: str | None = None
     body: str | None = None
     errors: tuple[int, ...] = ()
+    also: tuple[int, str] | None = None
     media: str = "application/json"
     body_media: tuple[str, ...] = ("application/json",)
     scope: str = ""
