@@ -86,6 +86,13 @@ job = sa.Table(
         sqlite_where=sa.text("storage_due_at IS NOT NULL"),
         postgresql_where=sa.text("storage_due_at IS NOT NULL"),
     ),
+    sa.Index(
+        "job_output_location",
+        "workspace",
+        "output_location",
+        sqlite_where=sa.text("output_location IS NOT NULL"),
+        postgresql_where=sa.text("output_location IS NOT NULL"),
+    ),
 )
 
 #: How many jobs a workspace has in each state, kept in the transactions that change it, so

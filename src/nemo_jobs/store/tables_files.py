@@ -5,6 +5,11 @@ import sqlalchemy as sa
 
 from nemo_jobs.store.tables import Big, Int, Text, metadata
 
+#: Paths sort by their bytes on both databases, so that what is below a folder is one range.
+Path = sa.Text().with_variant(sa.Text(collation="C"), "postgresql")
+
+#: The fileset of a job gets a row when it is first written to; until then it is read from the
+#: job, whose name reserves it.
 fileset = sa.Table(
     "fileset",
     metadata,
@@ -12,6 +17,7 @@ fileset = sa.Table(
     sa.Column("workspace", Text, sa.ForeignKey("workspace.name"), nullable=False),
     sa.Column("name", Text, nullable=False),
     sa.Column("job_id", Text, index=True),  # the job it was made for and goes with; null: a person's
+    sa.Column("gone", Int, nullable=False),  # a job's own that was deleted before the job
     sa.Column("project", Text),
     sa.Column("description", Text),
     sa.Column("purpose", Text, nullable=False),
@@ -30,7 +36,7 @@ file = sa.Table(
     "file",
     metadata,
     sa.Column("fileset_id", Text, sa.ForeignKey("fileset.id", ondelete="CASCADE"), primary_key=True),
-    sa.Column("path", Text, primary_key=True),
+    sa.Column("path", Path, primary_key=True),
     sa.Column("object", Text, nullable=False),  # its key in the object store; never used twice
     sa.Column("size", Big, nullable=False),
     sa.Column("digest", Text, nullable=False),  # sha256 of the bytes, in hex
@@ -39,7 +45,8 @@ file = sa.Table(
     sqlite_with_rowid=False,
 )
 
-#: Objects that nothing names any more; written with the deletion, gone only after the removal.
+#: Objects to be removed: written when nothing names one any more, and before an upload, which
+#: takes the row away when its file is there. Gone only after the removal.
 object_removal = sa.Table(
     "object_removal",
     metadata,

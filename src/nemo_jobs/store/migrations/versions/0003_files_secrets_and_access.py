@@ -30,6 +30,14 @@ def upgrade() -> None:
         "job_storage_due", "job", ["storage_due_at"], sqlite_where=there, postgresql_where=there
     )
     op.add_column("attempt", sa.Column("storage_reclaimed_at", sa.BigInteger))
+    given = sa.text("output_location IS NOT NULL")
+    op.create_index(
+        "job_output_location",
+        "job",
+        ["workspace", "output_location"],
+        sqlite_where=given,
+        postgresql_where=given,
+    )
     for name, kind in (("spec", sa.Text), ("platform_spec", sa.Text), ("steps_total", sa.Integer)):
         op.add_column("attempt", sa.Column(name, kind))
     for table in _NEW:
