@@ -1,6 +1,7 @@
 """Files of filesets. A file is there when its row is; its object was complete before."""
 
 import json
+from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 import sqlalchemy as sa
@@ -61,6 +62,11 @@ _PAGE = Statement(
     .order_by(file.c.path)
     .limit(sa.bindparam("n", type_=sa.Integer))
 )
+_PATHS = Statement(
+    sa.select(file.c.path)
+    .where(_HERE, sa.or_(file.c.path == sa.bindparam("itself"), sa.and_(*_RANGE)))
+    .order_by(file.c.path)
+)
 _TOTALS = Statement(
     sa.select(sa.func.count(), sa.cast(sa.func.coalesce(sa.func.sum(file.c.size), 0), sa.BigInteger)).where(
         _HERE, *_RANGE
@@ -108,8 +114,13 @@ def begin_upload(tx: Tx, workspace: str, name: str, path: str, key: str, now: in
     is cut stays for ever. Raises NotFound, or Conflict when `path` can't be a file there."""
     found = hold_fileset(tx, workspace, name)
     _check_place(tx, found.id, path)
-    tx.count(_RESERVE, {"object": key, "due_at": now + UPLOAD_TIME, "tries": 0})
+    announce(tx, [key], now)
     return found
+
+
+def announce(tx: Tx, keys: Sequence[str], now: int) -> None:
+    """Objects of these keys are about to be written; each has a day until `put_file` names it."""
+    tx.many(_RESERVE, [{"object": key, "due_at": now + UPLOAD_TIME, "tries": 0} for key in keys])
 
 
 def end_upload(tx: Tx, key: str, now: int) -> None:
@@ -118,7 +129,7 @@ def end_upload(tx: Tx, key: str, now: int) -> None:
 
 
 def put_file(tx: Tx, fileset_id: str, path: str, written: Written, now: int, actor: str) -> FileRecord:
-    """Give an object that `begin_upload` noted its name; one that had the name before loses it.
+    """Give an object that was announced its name; one that had the name before loses it.
     Raises NotFound when the fileset is gone, Conflict when the place is no longer free."""
     row = tx.one(_LOCK_FILESET, {"in_fileset": fileset_id})
     if row is None or row[0]:
@@ -126,7 +137,7 @@ def put_file(tx: Tx, fileset_id: str, path: str, written: Written, now: int, act
     _check_place(tx, fileset_id, path)
     if not tx.count(_CONFIRM, {"the_object": written.key}):
         raise Conflict(f"{path!r} took more than a day to arrive and was given up; send it again")
-    _take_away(tx, fileset_id, path, now)
+    remove_file(tx, fileset_id, path, now)
     new = FileRecord(fileset_id, path, written.key, written.size, written.digest, now, actor)
     tx.count(_INSERT, new._asdict())
     return new
@@ -149,10 +160,18 @@ def get_file(tx: Tx, workspace: str, name: str, path: str) -> FileRecord:
 def delete_file(tx: Tx, workspace: str, name: str, path: str, now: int) -> FileRecord:
     """Delete a file; the record as it was. Raises NotFound."""
     found = hold_fileset(tx, workspace, name)
-    record = _take_away(tx, found.id, path, now)
+    record = remove_file(tx, found.id, path, now)
     if record is None:
         raise _no_file(tx, found, path)
     return record
+
+
+@off_loop
+def paths_below(tx: Tx, fileset_id: str, folder: str) -> list[str]:
+    """The paths of all files of a folder, or that of the file itself. For few ones: not in pages."""
+    first, last = _bounds(folder)
+    span = {"in_fileset": fileset_id, "itself": folder, "first": first, "last": last}
+    return [row[0] for row in tx.run(_PATHS, span)]
 
 
 @off_loop
@@ -196,8 +215,8 @@ def forget_removals(tx: Tx, keys: list[str]) -> None:
     tx.many(_CONFIRM, [{"the_object": key} for key in keys])
 
 
-def _take_away(tx: Tx, fileset_id: str, path: str, now: int) -> FileRecord | None:
-    """Remove the name of a file; its bytes go after those who read them now."""
+def remove_file(tx: Tx, fileset_id: str, path: str, now: int) -> FileRecord | None:
+    """Take a file's name away, if it is there; its bytes go when nobody can be reading them."""
     key = {"in_fileset": fileset_id, "at_path": path}
     row = tx.one(_TAKE, key)
     if row is None:
