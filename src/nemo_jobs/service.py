@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from nemo_jobs.config import LoadedSettings, Settings
     from nemo_jobs.domain.profiles import ProfileSet
     from nemo_jobs.engine.engine import Engine
+    from nemo_jobs.files.objects import ObjectStore
     from nemo_jobs.store.db import Database
 
 log = logging.getLogger("nemo_jobs")
@@ -242,6 +243,7 @@ class Service:
         self._stop = asyncio.Event()
         self._backends: dict[str, Backend] = {}
         self._engine: Engine | None = None
+        self._objects: ObjectStore | None = None
 
     async def run(self) -> int:
         """Start, say so, serve until asked to stop, and stop in order."""
@@ -250,6 +252,7 @@ class Service:
             loop.add_signal_handler(number, self._stop.set)
         try:
             await self._start_database()
+            await self._open_files()
             profiles = self._profiles()
             if self._role != "api":
                 await self._start_engine(profiles)
@@ -269,6 +272,15 @@ class Service:
             await self._db.write(workspaces.ensure_defaults, self._clock.now())
         except Unavailable as error:
             raise StartError(f"the database can't be used: {error}") from error
+
+    async def _open_files(self) -> None:
+        from nemo_jobs.domain.model import Unavailable
+        from nemo_jobs.file_store import open_file_store
+
+        try:
+            self._objects = await open_file_store(self._settings, self._data_dir, self._db)
+        except Unavailable as error:
+            raise StartError(str(error)) from error
 
     def _profiles(self) -> "ProfileSet":
         from nemo_jobs.domain.profiles import resolve_profiles
@@ -307,6 +319,7 @@ class Service:
             log_limit=self._settings.jobs.log_limit_bytes,
             cores=os.cpu_count() or 1,
             retention_days=self._settings.jobs.retention_days,
+            objects=self._objects,
             unusable=lambda: _unusable(profiles),
         )
         self._engine = Engine(self._db, profiles, self._backends, self._clock, options)
@@ -335,7 +348,11 @@ class Service:
         from nemo_jobs.serving import Server, make_config
         from nemo_jobs.tracing import open_tracing
 
-        app = create_app(Parts(self._db, self._settings, profiles, self._clock, self._engine, __version__))
+        parts = Parts(
+            *(self._db, self._settings, profiles, self._clock, self._engine, __version__),
+            objects=self._objects,
+        )
+        app = create_app(parts)
         await app.start()
         tracing = open_tracing(self._db, __version__, os.environ)
         traces = asyncio.create_task(tracing.run()) if tracing else None

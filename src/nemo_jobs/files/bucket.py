@@ -24,6 +24,9 @@ class BucketObjects:
     def __init__(self, store: Any, shown: str) -> None:
         self._store, self._shown = store, shown
 
+    def __str__(self) -> str:
+        return self._shown
+
     async def put(
         self, key: str, chunks: AsyncIterator[bytes], limit: int | None = None, size: int | None = None
     ) -> Stored:
@@ -91,12 +94,6 @@ class BucketObjects:
             except NotSupportedError:  # a store without conditional writes: the first one wins
                 await obstore.put_async(self._store, IDENTITY, made)
         return await self._identity()
-
-    async def adopt(self, identity: str) -> None:
-        import obstore
-
-        async with _told(self._shown):
-            await obstore.put_async(self._store, IDENTITY, identity.encode())
 
     async def _identity(self) -> str:
         import obstore

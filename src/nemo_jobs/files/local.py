@@ -102,9 +102,6 @@ class LocalObjects:
     async def identity(self) -> str:
         return await self._run(_identity, self.root / IDENTITY)
 
-    async def adopt(self, identity: str) -> None:
-        await self._run(_write_identity, self.root / IDENTITY, identity)
-
     def _path(self, key: str) -> Path:
         return self._objects / checked_key(key)[:2] / key
 
@@ -220,30 +217,21 @@ def _swept(path: Path) -> bool:
 
 
 def _identity(path: Path) -> str:
+    """What is in the file, which is made if there is none: of several who try, one does."""
     with contextlib.suppress(FileNotFoundError):
         return path.read_text(encoding="ascii").strip()
-    _write_identity(path, secrets.token_hex(16), only_new=True)
-    return path.read_text(encoding="ascii").strip()
-
-
-def _write_identity(path: Path, identity: str, only_new: bool = False) -> None:
-    """Whole or not at all; with `only_new` the one that another process made first stays."""
     made = path.with_name(f"{path.name}.{secrets.token_hex(8)}")
     file = os.open(made, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
     try:
-        _write_all(file, identity.encode() + b"\n")
+        _write_all(file, f"{secrets.token_hex(16)}\n".encode())
         os.fsync(file)
     finally:
         os.close(file)
-    try:
-        if only_new:
-            with contextlib.suppress(FileExistsError):
-                os.link(made, path)
-        else:
-            made.replace(path)
-    finally:
-        made.unlink(missing_ok=True)
+    with contextlib.suppress(FileExistsError):
+        os.link(made, path)
+    made.unlink()
     _sync_folder(path.parent)
+    return path.read_text(encoding="ascii").strip()
 
 
 def _unusable(root: Path, error: OSError) -> ObjectsUnavailable:

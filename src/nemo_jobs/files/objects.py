@@ -63,11 +63,6 @@ class ObjectStore(Protocol):
         ObjectsUnavailable."""
         ...
 
-    async def adopt(self, identity: str) -> None:
-        """Use this identity from now on: a person says that it is the same store. Raises
-        ObjectsUnavailable."""
-        ...
-
 
 _KEY = re.compile(r"[0-9a-f]{32}")
 
