@@ -2,12 +2,14 @@
 
 with JobsClient("http://localhost:8080") as client:
     job = client.get_job("moth-sorter")
+
+async with AsyncJobsClient("http://localhost:8080") as client:
+    job = await client.get_job("moth-sorter")
 """
 
-from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Any
 
-from nemo_jobs.client.calls import JobCalls, PlatformCalls, StatusCalls, StepCalls
+from nemo_jobs.client.calls import UNSET
 from nemo_jobs.client.errors import (
     BadAddress,
     BadAnswer,
@@ -17,24 +19,40 @@ from nemo_jobs.client.errors import (
     ConnectionFailed,
     Forbidden,
     HttpError,
+    JobFailed,
     NotFound,
     ServerError,
     TimedOut,
     TooManyRequests,
     Unauthorized,
     Unprocessable,
+    WaitExpired,
 )
-from nemo_jobs.client.transport import Retry, Transport
+from nemo_jobs.client.retry import Retry
+from nemo_jobs.client.sync import JobsClient
+from nemo_jobs.client.transfer import Download
+from nemo_jobs.client.transport import Transport
+
+if TYPE_CHECKING:
+    from nemo_jobs.client.aio import AsyncJobsClient
+    from nemo_jobs.client.aio_transfer import AsyncDownload
+    from nemo_jobs.client.aio_transport import AsyncTransport
 
 __all__ = [
+    "UNSET",
+    "AsyncDownload",
+    "AsyncJobsClient",
+    "AsyncTransport",
     "BadAddress",
     "BadAnswer",
     "BadRequest",
     "ClientError",
     "Conflict",
     "ConnectionFailed",
+    "Download",
     "Forbidden",
     "HttpError",
+    "JobFailed",
     "JobsClient",
     "NotFound",
     "Retry",
@@ -44,40 +62,21 @@ __all__ = [
     "Transport",
     "Unauthorized",
     "Unprocessable",
+    "WaitExpired",
 ]
 
+_LATER = {
+    "AsyncJobsClient": "nemo_jobs.client.aio",
+    "AsyncDownload": "nemo_jobs.client.aio_transfer",
+    "AsyncTransport": "nemo_jobs.client.aio_transport",
+}
 
-class JobsClient(JobCalls, StatusCalls, StepCalls, PlatformCalls):
-    """Calls the service at a base URL (`http://…`, `https://…` or `unix:///…`).
 
-    One connection is kept between calls; use one client per thread. Requests that fail for a
-    passing reason are repeated at most twice.
-    """
+def __getattr__(name: str) -> Any:
+    """The async client is loaded when it is asked for: asyncio takes longer to import than a
+    whole short command."""
+    if name not in _LATER:
+        raise AttributeError(f"module 'nemo_jobs.client' has no '{name}'")
+    from importlib import import_module
 
-    def __init__(
-        self,
-        base_url: str = "http://localhost:8080",
-        *,
-        workspace: str = "default",
-        token: str | None = None,
-        timeout: float = 60.0,
-        ca_file: str | None = None,
-        retry: Retry | None = None,
-        transport: Transport | None = None,
-    ) -> None:
-        super().__init__(
-            transport or Transport(base_url, token=token, timeout=timeout, ca_file=ca_file, retry=retry),
-            workspace,
-        )
-
-    def close(self) -> None:
-        """Close the connection."""
-        self.transport.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
+    return getattr(import_module(_LATER[name]), name)

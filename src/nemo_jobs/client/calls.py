@@ -1,79 +1,106 @@
-"""One method for each route, by subject. `JobsClient` joins them."""
+"""Jobs: create, look at, act on. One method for each route, by subject."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from nemo_jobs.client.ask import Ask, Call, Steps, Walk
 from nemo_jobs.client.connection import quote
-from nemo_jobs.client.errors import BadAnswer
-from nemo_jobs.client.transport import Query, Transport
+from nemo_jobs.client.paging import by_cursor, by_number
 
 if TYPE_CHECKING:
     from nemo_jobs.client.types import (
+        Bulk,
         ExecutionProfile,
         Job,
         JobPage,
+        JobPlan,
         JobStatus,
         Json,
+        LogLine,
         LogPage,
-        Step,
-        StepPage,
-        Task,
-        TaskList,
-        Workspace,
-        WorkspacePage,
     )
 
-_JOBS = "/apis/jobs/v2"
-_WORKSPACES = "/apis/entities/v2/workspaces"
+JOBS = "/apis/jobs/v2"
+
+
+class Unset:
+    """Stands for an argument that was not given, where None means something."""
+
+    def __repr__(self) -> str:
+        return "UNSET"
+
+
+UNSET = Unset()
 
 
 class Calls:
-    """What all groups of calls share: where to send, and the workspace when none is given."""
+    """What all groups of calls share: the workspace when none is given."""
 
-    def __init__(self, transport: Transport, workspace: str) -> None:
-        self.transport = transport
-        self.workspace = workspace
+    workspace: str
 
-    def _jobs(self, workspace: str | None, *segments: str) -> str:
-        parts = [workspace or self.workspace, "jobs", *segments]
+    def _in(self, base: str, workspace: str | None, *segments: str) -> str:
+        """A path below a workspace; each segment is one name."""
+        parts = [workspace or self.workspace, *segments]
         if "" in parts:
             raise ValueError("a name is empty")
-        return f"{_JOBS}/workspaces/" + "/".join(quote(part) for part in parts)
+        return f"{base}/workspaces/" + "/".join(quote(part) for part in parts)
 
-    def _ask(self, method: str, path: str, *, query: Query = (), body: Any = None, kind: type = dict) -> Any:
-        answer = self.transport.call(method, path, query=query, body=body)
-        if not isinstance(answer, kind):
-            raise BadAnswer(f"{method} {path} was answered with {type(answer).__name__}, not {kind.__name__}")
-        return answer
+    def _jobs(self, workspace: str | None, *segments: str) -> str:
+        return self._in(JOBS, workspace, "jobs", *segments)
 
 
 class JobCalls(Calls):
     """Jobs as a whole."""
 
+    @Call
     def create_job(
         self,
+        /,
         *,
         source: str,
         platform_spec: Json,
         spec: Json,
         name: str | None = None,
         workspace: str | None = None,
+        labels: Mapping[str, str] | None = None,
+        idempotency_key: str | None = None,
         **fields: Any,
-    ) -> Job:
-        """Create a job. Give a name (see `nemo_jobs.domain.names.generated_job_name`) when the
-        call may be repeated: a second job of the same name is refused."""
-        body = {"name": name, "source": source, "spec": spec, "platform_spec": platform_spec, **fields}
-        body = {key: value for key, value in body.items() if value is not None}
-        answer: Job = self._ask("POST", self._jobs(workspace), body=body)
-        return answer
+    ) -> Ask[Job]:
+        """Create a job. A repeat of the same call can't make two: it carries an idempotency key.
 
-    def get_job(self, name: str, *, workspace: str | None = None) -> Job:
+        `fields` are the further ones of the request, such as `description` and `project`. Raises
+        `Conflict` when the name is taken, `Unprocessable` when the service can't run the job.
+        """
+        body = job_body(source, platform_spec, spec, name, labels, fields)
+        return Ask("POST", self._jobs(workspace), body=body, key=idempotency_key or new_key())
+
+    @Call
+    def dry_run_job(
+        self,
+        /,
+        *,
+        source: str,
+        platform_spec: Json,
+        spec: Json,
+        name: str | None = None,
+        workspace: str | None = None,
+        labels: Mapping[str, str] | None = None,
+        **fields: Any,
+    ) -> Ask[JobPlan]:
+        """What `create_job` would do: every check, the completed spec, the profile of each step.
+        Nothing is stored."""
+        body = job_body(source, platform_spec, spec, name, labels, fields)
+        return Ask("POST", self._jobs(workspace), query=[("dry_run", True)], body=body)
+
+    @Call
+    def get_job(self, name: str, *, workspace: str | None = None) -> Ask[Job]:
         """One job, by name or id."""
-        answer: Job = self._ask("GET", self._jobs(workspace, name))
-        return answer
+        return Ask("GET", self._jobs(workspace, name))
 
+    @Call
     def list_jobs(
         self,
         *,
@@ -82,45 +109,154 @@ class JobCalls(Calls):
         page_size: int | None = None,
         sort: str | None = None,
         filter: str | Json | None = None,
-    ) -> JobPage:
+    ) -> Ask[JobPage]:
         """One page of jobs, the newest first unless sorted otherwise."""
         query = [("page", page), ("page_size", page_size), ("sort", sort), ("filter", filter)]
-        answer: JobPage = self._ask("GET", self._jobs(workspace), query=query)
-        return answer
+        return Ask("GET", self._jobs(workspace), query=query)
 
-    def delete_job(self, name: str, *, workspace: str | None = None) -> None:
-        """Delete an ended job with its logs and storage."""
-        self.transport.call("DELETE", self._jobs(workspace, name))
+    @Walk
+    def iter_jobs(
+        self,
+        *,
+        workspace: str | None = None,
+        page_size: int = 100,
+        sort: str | None = None,
+        filter: str | Json | None = None,
+    ) -> Steps[Job]:
+        """All jobs that match, fetched page by page as they are wanted."""
+        return by_number(
+            self._jobs(workspace), [("page_size", page_size), ("sort", sort), ("filter", filter)]
+        )
 
-    def cancel_job(self, name: str, *, workspace: str | None = None) -> Job:
+    @Call
+    def update_job(
+        self,
+        name: str,
+        *,
+        workspace: str | None = None,
+        description: str | Unset | None = UNSET,
+        spec: Json | None = None,
+        platform_spec: Json | None = None,
+    ) -> Ask[Job]:
+        """Change the description, or what later attempts run; `spec` and `platform_spec` go together."""
+        body = {} if isinstance(description, Unset) else {"description": description}
+        body |= given({"spec": spec, "platform_spec": platform_spec})
+        return Ask("PATCH", self._jobs(workspace, name), body=body)
+
+    @Call
+    def update_job_control(
+        self, name: str, *, pause_ttl_seconds: int, workspace: str | None = None
+    ) -> Ask[Job]:
+        """Say how many seconds the job's storage is kept after a pause."""
+        body = {"pause_ttl_seconds": pause_ttl_seconds}
+        return Ask("PATCH", self._jobs(workspace, name, "control"), body=body)
+
+    @Call
+    def get_execution_profiles(self) -> Ask[list[ExecutionProfile]]:
+        """Where steps can run."""
+        return Ask("GET", f"{JOBS}/execution-profiles", kind=list)
+
+
+class ActCalls(Calls):
+    """What is done to a job."""
+
+    @Call
+    def delete_job(self, name: str, *, workspace: str | None = None) -> Ask[None]:
+        """Delete an ended job with its logs, results and storage."""
+        return Ask("DELETE", self._jobs(workspace, name), kind=None)
+
+    @Call
+    def cancel_job(self, name: str, *, workspace: str | None = None) -> Ask[Job]:
         """Ask the job to end. It is `cancelled` when nothing of it runs any more."""
-        return self._trigger(name, "cancel", workspace)
+        return Ask("POST", self._jobs(workspace, name, "cancel"))
 
-    def pause_job(self, name: str, *, workspace: str | None = None) -> Job:
+    @Call
+    def pause_job(self, name: str, *, workspace: str | None = None) -> Ask[Job]:
         """Stop the work so that it can be resumed."""
-        return self._trigger(name, "pause", workspace)
+        return Ask("POST", self._jobs(workspace, name, "pause"))
 
-    def resume_job(self, name: str, *, workspace: str | None = None) -> Job:
+    @Call
+    def resume_job(self, name: str, *, workspace: str | None = None) -> Ask[Job]:
         """Start a paused job's step again."""
-        return self._trigger(name, "resume", workspace)
+        return Ask("POST", self._jobs(workspace, name, "resume"))
 
-    def _trigger(self, name: str, verb: str, workspace: str | None) -> Job:
-        answer: Job = self._ask("POST", self._jobs(workspace, name, verb))
-        return answer
+    @Call
+    def rerun_job(
+        self,
+        name: str,
+        *,
+        from_step: str | None = None,
+        workspace: str | None = None,
+        idempotency_key: str | None = None,
+    ) -> Ask[Job]:
+        """Run an ended job again as a new attempt, whole or from a step on."""
+        path = self._jobs(workspace, name, "rerun")
+        return Ask("POST", path, query=[("from_step", from_step)], key=idempotency_key or new_key())
+
+
+class BulkCalls(Calls):
+    """Many jobs at once. `dry_run` only counts; `expected_count` makes the service refuse with
+    `Conflict` when another number of jobs matches."""
+
+    def _bulk(
+        self, verb: str, filter: str | Json, workspace: str | None, dry_run: bool, expected: int | None
+    ) -> Ask[Bulk]:
+        body = {"filter": filter, **given({"dry_run": dry_run or None, "expected_count": expected})}
+        return Ask("POST", self._jobs(workspace) + f":{verb}", body=body, key=new_key())
+
+    @Call
+    def cancel_jobs(
+        self,
+        filter: str | Json,
+        *,
+        workspace: str | None = None,
+        dry_run: bool = False,
+        expected_count: int | None = None,
+    ) -> Ask[Bulk]:
+        """Cancel every job that matches; the answer says job by job what happened."""
+        return self._bulk("cancel", filter, workspace, dry_run, expected_count)
+
+    @Call
+    def delete_jobs(
+        self,
+        filter: str | Json,
+        *,
+        workspace: str | None = None,
+        dry_run: bool = False,
+        expected_count: int | None = None,
+    ) -> Ask[Bulk]:
+        """Delete every ended job that matches; the answer says job by job what happened."""
+        return self._bulk("delete", filter, workspace, dry_run, expected_count)
+
+    @Call
+    def rerun_jobs(
+        self,
+        filter: str | Json,
+        *,
+        workspace: str | None = None,
+        dry_run: bool = False,
+        expected_count: int | None = None,
+    ) -> Ask[Bulk]:
+        """Run every ended job that matches again; the answer says job by job what happened."""
+        return self._bulk("rerun", filter, workspace, dry_run, expected_count)
 
 
 class StatusCalls(Calls):
     """How a job is doing: its tree of states, its progress, its output."""
 
-    def get_job_status(self, name: str, *, workspace: str | None = None) -> JobStatus:
+    @Call
+    def get_job_status(self, name: str, *, workspace: str | None = None) -> Ask[JobStatus]:
         """The states of a job, its steps and their tasks."""
-        answer: JobStatus = self._ask("GET", self._jobs(workspace, name, "status"))
-        return answer
+        return Ask("GET", self._jobs(workspace, name, "status"))
 
-    def update_job_status_details(self, name: str, details: Json, *, workspace: str | None = None) -> None:
+    @Call
+    def update_job_status_details(
+        self, name: str, details: Json, *, workspace: str | None = None
+    ) -> Ask[None]:
         """Merge `details` into the job's status_details."""
-        self.transport.call("PATCH", self._jobs(workspace, name, "status-details"), body=details)
+        return Ask("PATCH", self._jobs(workspace, name, "status-details"), body=details, kind=None)
 
+    @Call
     def list_job_logs(
         self,
         name: str,
@@ -132,7 +268,7 @@ class StatusCalls(Calls):
         attempt_id: int | str | None = None,
         step_id: str | None = None,
         task_id: str | None = None,
-    ) -> LogPage:
+    ) -> Ask[LogPage]:
         """One page of log lines, oldest first."""
         query = [
             ("limit", limit),
@@ -142,89 +278,45 @@ class StatusCalls(Calls):
             ("step_id", step_id),
             ("task_id", task_id),
         ]
-        answer: LogPage = self._ask("GET", self._jobs(workspace, name, "logs"), query=query)
-        return answer
+        return Ask("GET", self._jobs(workspace, name, "logs"), query=query)
 
-    def stream_job_logs(
+    @Walk
+    def iter_job_logs(
         self,
         name: str,
         *,
         workspace: str | None = None,
-        last_event_id: str | None = None,
-        tail: int | None = None,
+        limit: int = 1000,
         attempt_id: int | str | None = None,
         step_id: str | None = None,
         task_id: str | None = None,
-    ) -> Iterator[str]:
-        """The lines of the event stream of a job's log; `nemo_jobs.client.follow` reads them."""
-        query = [("tail", tail), ("attempt_id", attempt_id), ("step_id", step_id), ("task_id", task_id)]
-        headers = {"last-event-id": last_event_id} if last_event_id is not None else {}
-        path = self._jobs(workspace, name, "logs", "stream")
-        return self.transport.stream(path, query=query, headers=headers)
+    ) -> Steps[LogLine]:
+        """Every line that is there now, `limit` a request; `follow_logs` waits for more."""
+        query = [("limit", limit), ("attempt_id", attempt_id), ("step_id", step_id), ("task_id", task_id)]
+        return by_cursor(self._jobs(workspace, name, "logs"), query)
 
 
-class StepCalls(Calls):
-    """Steps and tasks."""
-
-    def list_steps(
-        self,
-        job: str,
-        *,
-        workspace: str | None = None,
-        page: int | None = None,
-        page_size: int | None = None,
-        sort: str | None = None,
-        filter: Json | str | None = None,
-    ) -> StepPage:
-        """One page of the steps of a job; `-` stands for all jobs, or for all workspaces."""
-        query = [("page", page), ("page_size", page_size), ("sort", sort), ("filter", filter)]
-        answer: StepPage = self._ask("GET", self._jobs(workspace, job, "steps"), query=query)
-        return answer
-
-    def get_job_step(self, name: str, *, job: str, workspace: str | None = None) -> Step:
-        """One step of the current attempt."""
-        answer: Step = self._ask("GET", self._jobs(workspace, job, "steps", name))
-        return answer
-
-    def list_job_step_tasks(self, step: str, *, job: str, workspace: str | None = None) -> TaskList:
-        """All tasks of a step."""
-        answer: TaskList = self._ask("GET", self._jobs(workspace, job, "steps", step, "tasks"))
-        return answer
-
-    def get_job_step_task(self, name: str, *, job: str, step: str, workspace: str | None = None) -> Task:
-        """One task."""
-        answer: Task = self._ask("GET", self._jobs(workspace, job, "steps", step, "tasks", name))
-        return answer
+def job_body(
+    source: str,
+    platform_spec: Json,
+    spec: Json,
+    name: str | None,
+    labels: Mapping[str, str] | None,
+    fields: Mapping[str, Any],
+) -> Json:
+    """The body of a create request, without what is not given."""
+    body = given({"name": name, "source": source, "spec": spec, "platform_spec": platform_spec, **fields})
+    if labels:
+        custom = body.get("custom_fields") or {}
+        body["custom_fields"] = {**custom, "labels": {**(custom.get("labels") or {}), **labels}}
+    return body
 
 
-class PlatformCalls(Calls):
-    """Profiles and workspaces."""
+def given(fields: Mapping[str, Any]) -> Json:
+    """The fields that were given."""
+    return {key: value for key, value in fields.items() if value is not None}
 
-    def get_execution_profiles(self) -> list[ExecutionProfile]:
-        """Where steps can run."""
-        answer: list[ExecutionProfile] = self._ask("GET", f"{_JOBS}/execution-profiles", kind=list)
-        return answer
 
-    def list_workspaces(
-        self, *, page: int | None = None, page_size: int | None = None, sort: str | None = None
-    ) -> WorkspacePage:
-        """One page of workspaces."""
-        query = [("page", page), ("page_size", page_size), ("sort", sort)]
-        answer: WorkspacePage = self._ask("GET", _WORKSPACES, query=query)
-        return answer
-
-    def get_workspace(self, name: str) -> Workspace:
-        """One workspace."""
-        answer: Workspace = self._ask("GET", f"{_WORKSPACES}/{quote(name)}")
-        return answer
-
-    def create_workspace(self, name: str, *, description: str | None = None) -> Workspace:
-        """Create a workspace."""
-        body = {"name": name} | ({"description": description} if description is not None else {})
-        answer: Workspace = self._ask("POST", _WORKSPACES, body=body)
-        return answer
-
-    def delete_workspace(self, name: str) -> Json:
-        """Delete a workspace that holds nothing."""
-        answer: Json = self._ask("DELETE", f"{_WORKSPACES}/{quote(name)}")
-        return answer
+def new_key() -> str:
+    """A key that names one request and its repeats."""
+    return os.urandom(16).hex()

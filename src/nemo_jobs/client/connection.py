@@ -6,14 +6,14 @@ it loads the mail parser and TLS. Here TLS is loaded for https alone.
 
 import re
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from io import BufferedReader
-from typing import NamedTuple, cast
+from typing import NamedTuple, Protocol, cast
 
 from nemo_jobs.client.errors import BadAddress, BadAnswer, ConnectionFailed, TimedOut
 
 MAX_BODY = 1 << 30
-_MAX_LINE = 1 << 16
+MAX_LINE = 1 << 16
 _MAX_HEADERS = 200
 _URL = re.compile(r"(https?)://(\[[0-9a-fA-F:.]+\]|[^/:@\[\]?#\s]+)(?::([0-9]{1,5}))?(/[^?#\s]*)?/?")
 _SAFE = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~")
@@ -64,6 +64,35 @@ def quote(text: str) -> str:
     return "".join(chr(byte) if byte in _SAFE else f"%{byte:02X}" for byte in data)
 
 
+class Outgoing(Protocol):
+    """A body that is sent piece by piece. `length` None: nobody knows before its end."""
+
+    @property
+    def length(self) -> int | None: ...
+    def pieces(self) -> Iterator[bytes]: ...
+
+
+LAST_CHUNK = b"0\r\n\r\n"
+
+
+def chunk(piece: bytes) -> bytes:
+    """A piece of a body of unknown length, as it travels."""
+    return b"%x\r\n%b\r\n" % (len(piece), piece) if piece else b""
+
+
+def request_head(
+    address: Address, method: str, target: str, headers: Mapping[str, str], length: int | None, body: bool
+) -> bytes:
+    """The head of a request; a body without a length is sent in chunks."""
+    lines = [f"{method} {address.prefix}{target} HTTP/1.1", f"host: {address.host_header}"]
+    lines += [f"{name}: {value}" for name, value in headers.items()]
+    if body and length is None:
+        lines.append("transfer-encoding: chunked")
+    elif body or method in ("POST", "PUT", "PATCH"):
+        lines.append(f"content-length: {length or 0}")
+    return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1", "replace")
+
+
 class Response:
     """An answer whose body has not been read yet."""
 
@@ -73,8 +102,18 @@ class Response:
         self.status = status
         self.headers = headers
         self.finished = False
+        #: Not all of the request was sent, so the connection can't serve another.
+        self.interrupted = False
+        #: What becomes of the connection; the transport sets it.
+        self.release: Callable[[], None] | None = None
         self._reader = reader
         self._bodyless = bodyless
+
+    def close(self) -> None:
+        """Give the connection back, for others if the body was read to its end."""
+        release, self.release = self.release, None
+        if release is not None:
+            release()
 
     def read(self) -> bytes:
         """The whole body."""
@@ -102,23 +141,23 @@ class Response:
         elif self.headers.get("transfer-encoding", "").lower() == "chunked":
             yield from self._chunks()
         elif "content-length" in self.headers:
-            yield from self._counted(_number(self.headers["content-length"], 10))
+            yield from self._counted(number(self.headers["content-length"], 10))
         else:
-            while piece := self._reader.read1(_MAX_LINE):
+            while piece := self._reader.read1(MAX_LINE):
                 yield piece
             return
         self.finished = True
 
     def _counted(self, left: int) -> Iterator[bytes]:
         while left:
-            piece = self._reader.read1(min(left, _MAX_LINE))
+            piece = self._reader.read1(min(left, MAX_LINE))
             if not piece:
                 raise ConnectionFailed("the connection broke in the middle of an answer")
             left -= len(piece)
             yield piece
 
     def _chunks(self) -> Iterator[bytes]:
-        while size := _number(_line(self._reader).split(";")[0], 16):
+        while size := number(_line(self._reader).split(";")[0], 16):
             yield from self._counted(size)
             _line(self._reader)
         while _line(self._reader):
@@ -131,36 +170,62 @@ class Connection:
     def __init__(self, address: Address, *, timeout: float, ca_file: str | None = None) -> None:
         self.address = address
         self.used = False
+        self._interrupted = False
         try:
             self._socket = _connect(address, timeout, ca_file)
         except TimeoutError as error:
             raise TimedOut(f"no connection to {address} within {timeout:g} s") from error
         except OSError as error:
             refused = isinstance(error, ConnectionRefusedError | FileNotFoundError)
-            text = f"can't connect to {address}: {_reason(error)}"
+            text = f"can't connect to {address}: {reason(error)}"
             raise ConnectionFailed(text, refused=refused) from error
-        self._reader = cast(BufferedReader, self._socket.makefile("rb", buffering=_MAX_LINE))
+        self._reader = cast(BufferedReader, self._socket.makefile("rb", buffering=MAX_LINE))
 
-    def request(self, method: str, target: str, headers: Mapping[str, str], body: bytes | None) -> Response:
+    def request(
+        self, method: str, target: str, headers: Mapping[str, str], body: "bytes | Outgoing | None"
+    ) -> Response:
         """Send one request and read the head of its answer."""
         self.used = True
-        lines = [f"{method} {self.address.prefix}{target} HTTP/1.1", f"host: {self.address.host_header}"]
-        lines += [f"{name}: {value}" for name, value in headers.items()]
-        if body is not None or method in ("POST", "PUT", "PATCH"):
-            lines.append(f"content-length: {len(body or b'')}")
-        head = ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1", "replace")
+        length = None if body is None else len(body) if isinstance(body, bytes) else body.length
+        head = request_head(self.address, method, target, headers, length, body is not None)
         broken: OSError | None = None
         try:
-            self._socket.sendall(head + (body or b""))
+            if body is None or isinstance(body, bytes):
+                self._socket.sendall(head + (body or b""))
+            else:
+                self._send_pieces(head, body)
         except TimeoutError:
             raise
         except OSError as error:
             # A server may answer (413, 503) and close before it has read all of the request.
             broken = error
         try:
-            return self._head(method)
+            response = self._head(method)
         except (OSError, ConnectionFailed) as error:
             raise broken or error from None
+        response.interrupted = self._interrupted or broken is not None
+        return response
+
+    def _send_pieces(self, head: bytes, body: "Outgoing") -> None:
+        self._socket.sendall(head)
+        framed = body.length is None
+        for piece in body.pieces():
+            if self._answered():
+                self._interrupted = True
+                return
+            self._socket.sendall(chunk(piece) if framed else piece)
+        if framed:
+            self._socket.sendall(LAST_CHUNK)
+
+    def _answered(self) -> bool:
+        """Whether the server has answered before it has all of the request. TLS can't tell."""
+        if self.address.scheme == "https":
+            return False
+        import select
+
+        watch = select.poll()
+        watch.register(self._socket, select.POLLIN)
+        return bool(watch.poll(0))
 
     def set_timeout(self, seconds: float) -> None:
         self._socket.settimeout(seconds)
@@ -171,24 +236,35 @@ class Connection:
 
     def _head(self, method: str) -> Response:
         while True:
-            words = _line(self._reader).split(" ", 2)
-            if len(words) < 2 or not words[0].startswith("HTTP/1.") or not words[1].isdecimal():
-                raise BadAnswer(f"{self.address} doesn't speak HTTP")
-            status, headers = int(words[1]), self._headers()
+            version, status = status_line(_line(self._reader), self.address)
+            headers = self._headers()
             if status >= 200:
                 break
-        if words[0] == "HTTP/1.0":
+        if version == "HTTP/1.0":
             headers.setdefault("connection", "close")
         return Response(status, headers, self._reader, bodyless=method == "HEAD" or status in (204, 304))
 
     def _headers(self) -> dict[str, str]:
         headers: dict[str, str] = {}
         while line := _line(self._reader):
-            name, _, value = line.partition(":")
-            headers[name.strip().lower()] = value.strip()
-            if len(headers) > _MAX_HEADERS:
-                raise BadAnswer(f"{self.address} sent too many headers")
+            add_header(headers, line, self.address)
         return headers
+
+
+def status_line(line: str, address: Address) -> tuple[str, int]:
+    """Version and status of an answer. Raises `BadAnswer` when it isn't HTTP."""
+    words = line.split(" ", 2)
+    if len(words) < 2 or not words[0].startswith("HTTP/1.") or not words[1].isdecimal():
+        raise BadAnswer(f"{address} doesn't speak HTTP")
+    return words[0], int(words[1])
+
+
+def add_header(headers: dict[str, str], line: str, address: Address) -> None:
+    """Take one line of an answer's head."""
+    name, _, value = line.partition(":")
+    headers[name.strip().lower()] = value.strip()
+    if len(headers) > _MAX_HEADERS:
+        raise BadAnswer(f"{address} sent too many headers")
 
 
 def _connect(address: Address, timeout: float, ca_file: str | None) -> socket.socket:
@@ -234,15 +310,16 @@ def _dial(host: str, port: int, timeout: float) -> socket.socket:
 
 
 def _line(reader: BufferedReader) -> str:
-    line = reader.readline(_MAX_LINE + 1)
+    line = reader.readline(MAX_LINE + 1)
     if not line.endswith(b"\n"):
-        if len(line) > _MAX_LINE:
+        if len(line) > MAX_LINE:
             raise BadAnswer("a line of the answer's head is too long")
         raise ConnectionFailed("the server closed the connection without an answer")
     return line.decode("latin-1").rstrip("\r\n")
 
 
-def _number(text: str, base: int) -> int:
+def number(text: str, base: int) -> int:
+    """A length in an answer's head. Raises `BadAnswer`."""
     try:
         value = int(text.strip(), base)
     except ValueError:
@@ -252,5 +329,6 @@ def _number(text: str, base: int) -> int:
     return value
 
 
-def _reason(error: OSError) -> str:
+def reason(error: OSError) -> str:
+    """Why a connection failed, in words."""
     return (error.strerror or str(error)).lower()

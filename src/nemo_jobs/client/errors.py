@@ -34,7 +34,10 @@ class HttpError(ClientError):
     """The server refused or failed. `detail` is its own explanation.
 
     `tries` counts the requests sent: more than one means that an earlier one may have worked.
+    `retry_after` is the pause in seconds that the server asks for, if it does.
     """
+
+    retry_after: float | None = None
 
     def __init__(
         self, status: int, detail: str, *, code: str = "", method: str = "", target: str = "", tries: int = 1
@@ -50,6 +53,18 @@ class HttpError(ClientError):
 
 class BadRequest(HttpError):
     """400: parameters that contradict each other, or a filter that can't be read."""
+
+
+class JobFailed(ClientError):
+    """A job that was waited for ended as `error`, `cancelled` or `paused`. `job` is the job then."""
+
+    def __init__(self, message: str, job: Any) -> None:
+        super().__init__(message)
+        self.job = job
+
+
+class WaitExpired(ClientError):
+    """A job hasn't ended within the time given; it goes on."""
 
 
 class Unauthorized(HttpError):

@@ -10,16 +10,24 @@ A broken stream is opened again with the number of the last line that was handed
 import json
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, cast
 
-from nemo_jobs.client import JobsClient
-from nemo_jobs.client.errors import BadAnswer, ClientError, ConnectionFailed, HttpError
+from nemo_jobs.client.errors import BadAnswer, ClientError
+from nemo_jobs.client.sync import JobsClient
 from nemo_jobs.client.types import ENDED, LogLine
+from nemo_jobs.client.waiting import PASSING, Backoff, is_passing
 
-#: Answers after which trying again makes sense.
-PASSING = frozenset({429, 502, 503, 504})
-_LONGEST_PAUSE = 30.0
+__all__ = [
+    "PASSING",
+    "Backoff",
+    "Event",
+    "EventReader",
+    "Selection",
+    "follow_logs",
+    "is_passing",
+    "parse_events",
+]
 
 
 @dataclass(slots=True)
@@ -50,47 +58,39 @@ class Selection:
         }
 
 
-@dataclass(slots=True)
-class Backoff:
-    """Growing pauses after failures that pass; a success starts again from the shortest."""
+class EventReader:
+    """Makes events of the lines of a stream; comments and unknown fields are left out."""
 
-    first: float = 1.0
-    _next: float = field(default=0.0)
+    def __init__(self) -> None:
+        self._event, self._data = Event(), list[str]()
 
-    def grow(self) -> float:
-        pause = max(self._next, self.first)
-        self._next = min(pause * 2, _LONGEST_PAUSE)
-        return min(pause, _LONGEST_PAUSE)
-
-    def reset(self) -> None:
-        self._next = 0.0
-
-
-def is_passing(error: ClientError) -> bool:
-    """Whether the same request may work in a while."""
-    if isinstance(error, HttpError):
-        return error.status in PASSING
-    return isinstance(error, ConnectionFailed)
-
-
-def parse_events(lines: Iterable[str]) -> Iterator[Event]:
-    """The events of an event stream; comments and unknown fields are left out."""
-    event, data = Event(), list[str]()
-    for line in lines:
+    def feed(self, line: str) -> Event | None:
+        """Take a line; the event that it completes, if it does."""
         if not line:
-            if data or event.kind != "message":
-                event.data = "\n".join(data)
-                yield event
-            event, data = Event(), []
-            continue
+            event, data = self._event, self._data
+            self._event, self._data = Event(), []
+            if not data and event.kind == "message":
+                return None
+            event.data = "\n".join(data)
+            return event
         name, _, value = line.partition(":")
         value = value.removeprefix(" ")
         if name == "data":
-            data.append(value)
+            self._data.append(value)
         elif name == "event":
-            event.kind = value
+            self._event.kind = value
         elif name == "id":
-            event.id = value
+            self._event.id = value
+        return None
+
+
+def parse_events(lines: Iterable[str]) -> Iterator[Event]:
+    """The events of an event stream."""
+    reader = EventReader()
+    for line in lines:
+        event = reader.feed(line)
+        if event is not None:
+            yield event
 
 
 def follow_logs(
@@ -118,7 +118,7 @@ def follow_logs(
                 fresh, warned = True, False
                 backoff.reset()
                 if event.kind == "message":
-                    yield from _lines(event)
+                    yield from lines_of(event)
             if ended and not fresh:
                 return
             ended = client.get_job_status(which.name, workspace=which.workspace)["status"] in ENDED
@@ -139,7 +139,8 @@ def _open(client: JobsClient, which: Selection, last: str | None, tail: int | No
     return client.stream_job_logs(which.name, last_event_id=last, tail=tail, **which.filters())
 
 
-def _lines(event: Event) -> list[LogLine]:
+def lines_of(event: Event) -> list[LogLine]:
+    """The log lines that an event carries. Raises `BadAnswer`."""
     try:
         payload = json.loads(event.data) if event.data else []
     except ValueError as error:

@@ -1,6 +1,6 @@
 """The JSON objects of the interface, as types. At run time they are plain dicts."""
 
-from typing import Any, Literal, TypedDict
+from typing import Any, Literal, NotRequired, TypedDict
 
 Json = dict[str, Any]
 Status = Literal[
@@ -26,6 +26,10 @@ class Reason(TypedDict):
     since: str
 
 
+class JobControl(TypedDict):
+    pause_ttl_seconds: int | None
+
+
 class Job(TypedDict):
     id: str
     attempt_id: str
@@ -46,6 +50,41 @@ class Job(TypedDict):
     updated_at: str
     ownership: Json | None
     custom_fields: Json | None
+    control: NotRequired[JobControl | None]
+
+
+class JobPlan(TypedDict, total=False):
+    """What a dry run tells."""
+
+    name: str
+    workspace: str
+    spec: Json
+    platform_spec: Json
+    steps: list[Json]
+
+
+class Bulk(TypedDict, total=False):
+    """What became of each job of a bulk call."""
+
+    count: int
+    dry_run: bool
+    data: list[Json]
+
+
+class Attempt(TypedDict):
+    id: str
+    name: str
+    job: str
+    workspace: str
+    seq: int
+    spec: NotRequired[Json]
+    platform_spec: Json
+    status: Status
+    status_details: NotRequired[Json]
+    error_details: NotRequired[Json | None]
+    is_current: NotRequired[bool]
+    created_at: str
+    updated_at: str
 
 
 class Step(TypedDict):
@@ -202,3 +241,81 @@ class WorkspacePage(_Page):
 
 class TaskList(TypedDict):
     data: list[Task]
+
+
+class AttemptPage(_Page):
+    data: list[Attempt]
+
+
+class Result(TypedDict):
+    name: str
+    job: str
+    workspace: str
+    project: str | None
+    attempt_id: NotRequired[str | None]
+    artifact_url: str
+    artifact_storage_type: str
+    download_url: str | None
+    created_at: str
+    updated_at: str
+
+
+class ResultList(TypedDict):
+    data: list[Result]
+
+
+class Project(TypedDict):
+    id: str
+    name: str
+    workspace: str
+    description: str | None
+    created_at: str
+    updated_at: str
+
+
+class ProjectPage(_Page):
+    data: list[Project]
+
+
+class Secret(TypedDict):
+    name: str
+    workspace: str
+    description: str | None
+    created_at: str
+    updated_at: str
+
+
+class SecretPage(_Page):
+    data: list[Secret]
+
+
+class Fileset(TypedDict):
+    id: str
+    name: str
+    workspace: str
+    project: str | None
+    description: str | None
+    purpose: str
+    storage: Json
+    metadata: Json
+    custom_fields: Json
+    created_at: str
+    updated_at: str
+
+
+class FilesetPage(_Page):
+    data: list[Fileset]
+
+
+class File(TypedDict):
+    """A file of a fileset; `size` in bytes."""
+
+    file_ref: str
+    file_url: str
+    path: str
+    size: int
+    cache_status: NotRequired[str | None]
+
+
+class FileList(TypedDict):
+    data: list[File]
