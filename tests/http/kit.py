@@ -53,6 +53,9 @@ class EngineStandIn:
     def snapshot(self):
         return {"subprocess/default": 1}
 
+    def render(self, step):
+        return {"argv": step.spec["executor"]["command"], "key": step.key}
+
     def arrive(self, provider, profile):
         return None
 

@@ -2,12 +2,13 @@ import pytest
 
 from nemo_jobs.domain.model import Conflict, NotFound
 from nemo_jobs.domain.states import State, Trigger
-from nemo_jobs.store import jobs, steps, workspaces
+from nemo_jobs.store import jobs, projects, steps, workspaces
 from tests.store.kit import LEASE, SECOND, STARTED, SUBMITTED, SUCCEEDED, Store, new_job
 
 
 async def test_a_new_job_is_found_by_name_and_by_id_in_its_workspace_alone(store: Store) -> None:
-    made = await store.create("moth", project="p", description="d", ownership='{"a":1}')
+    await store.write(projects.create_project, "default", "pond", None, store.now(), "tester")
+    made = await store.create("moth", project="pond", description="d", ownership='{"a":1}')
     assert made.state == "created" and made.reason == "queued" and made.message
     assert await store.job("moth") == made
     assert await store.job(made.id) == made

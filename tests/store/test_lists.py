@@ -6,7 +6,7 @@ import pytest
 from nemo_jobs.domain.filters import parse_filter
 from nemo_jobs.domain.model import NotFound
 from nemo_jobs.domain.states import State, Trigger
-from nemo_jobs.store import jobs
+from nemo_jobs.store import jobs, projects
 from nemo_jobs.store.jobs import JobQuery, StepQuery
 from tests.store.kit import Store
 
@@ -120,6 +120,8 @@ FILTERS: list[tuple[str, set[str]]] = [
 
 @pytest.fixture
 async def zoo(store: Store) -> Store:
+    for project in ("p1", "p2"):
+        await store.write(projects.create_project, "default", project, None, store.now(), "tester")
     for name, spec in SPECS.items():
         text = json.dumps(spec, ensure_ascii=False)
         await store.create(name, spec=text, source=SOURCES[name], project=PROJECTS.get(name))

@@ -11,12 +11,14 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any
 
+from nemo_jobs.domain.labels import KEY_RULE, is_key
+
 Json = dict[str, Any]
 Scalar = str | int | float | bool | None
 
 TEXT_FIELDS = ("id", "name", "workspace", "project", "status", "source", "entity_type")
 DATE_FIELDS = ("created_at", "updated_at")
-FIELDS = ("name", "workspace", "project", "status", "source", "created_at", "updated_at", "spec")
+FIELDS = ("name", "workspace", "project", "status", "source", "created_at", "updated_at", "spec", "labels")
 #: What `entity_type` of every job is.
 ENTITY_TYPE = "platform-job"
 
@@ -63,8 +65,9 @@ _SPEC_ONLY = (Op.CONTAINS, Op.HAS_KEY)
 class Compare:
     """`field` (with `path` inside it) against `value`.
 
-    `field` is a column of the job, or `spec`, or `data` for parts of the record that no job
-    has (always absent). Inside `ElemMatch` it is empty and `path` leads from the element.
+    `field` is a column of the job, or `spec`, or `labels` (its path is one key, or empty with
+    `$hasKey`), or `data` for parts of the record that no job has (always absent). Inside
+    `ElemMatch` it is empty and `path` leads from the element.
     Dates are microseconds since 1970 UTC in `value`; `shown` is what the echo shows.
     """
 
@@ -115,7 +118,7 @@ class Field:
 
 
 def resolve(name: str) -> Field:
-    """The field that `name` means: a word, a dotted path below spec, or `spec["key"]`."""
+    """The field that `name` means: a word, a dotted path below spec or labels, or `spec["key"]`."""
     bracketed = _BRACKETED.fullmatch(name)
     if bracketed:
         keys = re.findall(_KEY, bracketed[2], re.DOTALL)
@@ -136,18 +139,33 @@ def field_of(parts: Sequence[str]) -> Field:
     if head == "data":
         if not rest:
             raise FilterError("data needs a path below it, such as data.spec.x")
-        own = rest[0] == "spec" or (len(rest) == 1 and rest[0] in TEXT_FIELDS + DATE_FIELDS)
+        own = rest[0] in ("spec", "labels") or (len(rest) == 1 and rest[0] in TEXT_FIELDS + DATE_FIELDS)
         return field_of(rest) if own else Field("data", rest)
     if head == "spec":
         return Field("spec", rest)
+    if head == "labels":
+        return Field("labels", _label_key(rest))
     if head in TEXT_FIELDS + DATE_FIELDS and not rest:
         return Field(head)
     raise FilterError(f"{'.'.join(parts)!r} is not a field; {_known()}")
 
 
+def _label_key(parts: Sequence[str]) -> tuple[str, ...]:
+    """Labels are flat: dots belong to the key."""
+    key = ".".join(parts)
+    if parts and not is_key(key):
+        raise FilterError(f"{key!r} can't be the key of a label; a key has {KEY_RULE}")
+    return (key,) if parts else ()
+
+
 def compare(field: Field, op: Op, value: Any) -> Compare:
     """A checked comparison; raises `FilterError` where value and operator do not fit."""
-    if op in _SPEC_ONLY and field.name in TEXT_FIELDS + DATE_FIELDS:
+    if field.name == "labels" and (op is Op.HAS_KEY) == bool(field.path):
+        raise FilterError(
+            "labels are compared one by one, as in labels.team; "
+            '{"labels":{"$hasKey":"team"}} asks whether there is one'
+        )
+    if op in _SPEC_ONLY and field.name in TEXT_FIELDS + DATE_FIELDS + (("labels",) if field.path else ()):
         raise FilterError(f"{op} works on spec and its parts, not on {field.title}")
     if op in (Op.IN, Op.NIN):
         items = _items(field, op, value)
@@ -173,7 +191,7 @@ def _scalar(field: Field, op: Op, value: Any) -> Scalar:
         if op in _TEXT_OPS:
             raise FilterError(f"{op} does not work on dates such as {field.title}")
         return date(single)
-    if field.name in TEXT_FIELDS and not isinstance(single, str):
+    if field.name in (*TEXT_FIELDS, "labels") and not isinstance(single, str):
         raise FilterError(f"{field.title} is text; put {value!r} in quotes")
     return single
 
@@ -307,6 +325,6 @@ def title(name: str, path: Sequence[str]) -> str:
 
 def _known() -> str:
     return (
-        f"fields: {', '.join(FIELDS)} (spec also with a path, such as spec.input.kind), "
-        "id, entity_type, data.*"
+        f"fields: {', '.join(FIELDS)} (spec with a path, such as spec.input.kind, labels with a key, "
+        "such as labels.team), id, entity_type, data.*"
     )

@@ -140,7 +140,7 @@ def _conditions(field: Field, value: Any, depth: int) -> Node:
     logical = _logical(value)
     if logical is not None:
         return _join(*logical, lambda item: _conditions(field, item, depth + 1))
-    if field.name in ("spec", "data") and not any(_operator(key) for key in value):
+    if field.name in ("spec", "data", "labels") and not any(_operator(key) for key in value):
         return _all([_conditions(_below(field, key), item, depth + 1) for key, item in value.items()])
     return _all([_operation(field, key, item) for key, item in value.items()])
 
@@ -258,6 +258,7 @@ def _number(value: Any) -> Any:
 __all__ = [
     "ENTITY_TYPE",
     "FIELDS",
+    "ORDER",
     "And",
     "Compare",
     "ElemMatch",

@@ -21,6 +21,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
+from nemo_jobs.domain.labels import check_labels
 from nemo_jobs.domain.names import (
     FILESET_PREFIX,
     JOB_NAME_LIMIT,
@@ -246,6 +247,8 @@ class CreateJobRequest(Wire):
     source: Text
     ownership: JsonObject | None = None
     custom_fields: JsonObject | None = None
+
+    _labels = field_validator("custom_fields")(check_labels)
 
     @field_validator("output_location")
     @classmethod

@@ -10,15 +10,19 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from nemo_jobs.backends.api import Backend, Counts, Health, PlatformInfo, Watches
+from nemo_jobs.backends.api import Backend, Counts, Health, PlatformInfo, Rejected, Watches
 from nemo_jobs.domain.clock import Clock
-from nemo_jobs.domain.model import StepRecord, Unavailable
+from nemo_jobs.domain.model import Invalid, Json, StepRecord, Unavailable
 from nemo_jobs.domain.profiles import Profile, ProfileSet
+from nemo_jobs.domain.retention import DEFAULT, Retention
+from nemo_jobs.engine import plans
 from nemo_jobs.engine.adopt import adopt_started, explain_waiting, fail_steps_without_profile
 from nemo_jobs.engine.follow import Follower, Surroundings
 from nemo_jobs.engine.places import Arrival, Places
 from nemo_jobs.engine.records import LeasedRecords
 from nemo_jobs.engine.sweep import Sweeper
+from nemo_jobs.engine.sweep_objects import ObjectSweeper
+from nemo_jobs.files.objects import ObjectStore
 from nemo_jobs.store import steps
 from nemo_jobs.store.db import Database
 from nemo_jobs.store.jobs import Lease
@@ -49,6 +53,8 @@ class Options:
     log_limit: int
     cores: int = 1
     retention_days: int | None = None
+    retention: Retention = DEFAULT
+    objects: ObjectStore | None = None  # where what steps leave as results is kept
     on_host: bool = True
     #: Asked at each look at the state: what keeps profiles from working, besides their backends.
     unusable: Callable[[], Sequence[str]] = tuple
@@ -73,7 +79,10 @@ class Engine:
             options,
         )
         self._records = LeasedRecords(db, clock, options.token)
-        self._shared = Surroundings(self._records, clock, options.platform, options.host, options.log_limit)
+        self._shared = Surroundings(
+            self._records,
+            *(clock, options.platform, options.host, options.log_limit, options.retention, options.objects),
+        )
         self._held: dict[str, Follower] = {}
         self._by_key: dict[str, Follower] = {}
         self._wake = asyncio.Event()
@@ -87,6 +96,7 @@ class Engine:
         self._last_round = clock.monotonic()
         self._unhook = db.on_wake(self._on_wake)
         self._sweeper = Sweeper(db, backends, clock, options.host, options.retention_days)
+        self._objects = ObjectSweeper(db, options.objects, clock) if options.objects else None
 
     # -- what others see
 
@@ -103,7 +113,8 @@ class Engine:
             for follower in self._held.values()
             if (problem := follower.log_problem)
         ]
-        return [*away, *self._options.unusable(), *unread[:5], *self._sweeper.problems()]
+        files = self._objects.problems() if self._objects else []
+        return [*away, *self._options.unusable(), *unread[:5], *self._sweeper.problems(), *files]
 
     def snapshot(self) -> dict[str, int]:
         """How many steps are held, by `provider/profile`."""
@@ -156,6 +167,8 @@ class Engine:
             group.create_task(self._guard("heartbeat", self._heartbeat_loop))
             group.create_task(self._guard("probe", self._probe_loop))
             group.create_task(self._guard("sweep", self._sweeper.run))
+            if self._objects is not None:
+                group.create_task(self._guard("files", self._objects.run))
             for backend in self._backends.values():
                 if isinstance(backend, Watches):
                     group.create_task(self._hints(backend))
@@ -194,6 +207,18 @@ class Engine:
             self._wake.set()
 
     # -- jobs that are being created
+
+    def render(self, step: StepRecord) -> Json:
+        """What would be sent to start `step`, without secret values. Raises Invalid when its
+        backend would refuse it."""
+        profile = self._profiles.get(step.provider, step.profile)
+        backend = self._backends.get(profile.backend) if profile else None
+        if profile is None or backend is None:
+            raise Invalid(f"no backend here runs profile {step.provider}/{step.profile}")
+        try:
+            return backend.render(plans.make_plan(step, step.generation, profile, self._options.platform))
+        except Rejected as error:
+            raise Invalid(str(error)) from error
 
     def arrive(self, provider: str, profile: str) -> tuple[Arrival, Lease | None] | None:
         """A job for this profile is about to be created. With a lease, its first step has a place

@@ -17,7 +17,7 @@ from nemo_jobs.domain.profiles import (
 )
 from nemo_jobs.domain.spec import CreateJobRequest, JobSpec, Json, StepSpec
 from nemo_jobs.domain.states import State
-from nemo_jobs.http import documents_otlp
+from nemo_jobs.http import documents_access, documents_ops, documents_otlp
 from nemo_jobs.http.jobs import JobListQuery
 from nemo_jobs.http.logs import LogQuery
 from nemo_jobs.http.steps import StatusUpdate, StepFilter, StepListQuery, TaskUpdate
@@ -345,6 +345,7 @@ class JobFilter(BaseModel):
     created_at: TimeFilter | None = None
     updated_at: TimeFilter | None = None
     spec: Json | None = None
+    labels: dict[str, TextFilter | str | None] | None = None
 
 
 class StepsFilter(StepFilter):
@@ -373,6 +374,8 @@ MODELS: dict[str, TypeAdapter[Any]] = {
             *(ServiceStatus, ClusterInfo, Discovery, ValidationProblems, Problem, JobFilter, StepsFilter),
         )
     },
+    **documents_access.MODELS,
+    **documents_ops.MODELS,
     **documents_otlp.MODELS,
     "ProfileList": TypeAdapter(list[AnyProfile]),
     "Object": TypeAdapter(dict[str, Any]),

@@ -11,12 +11,17 @@ from nemo_jobs.http.documents import MODELS
 from nemo_jobs.http.routes import Operation
 
 _REFERENCE = "#/components/schemas/{model}"
+#: Tokens are asked for only while authentication is on.
+_SCHEMES = {"token": {"type": "http", "scheme": "bearer"}}
+_MAYBE: list[Json] = [{}, {"token": []}]
 _BYTES = {"type": "string", "format": "binary"}
 _TITLES = {
     200: "Done",
     201: "Created",
     204: "Done; no content",
     400: "The filter or the parameters don't fit together",
+    401: "A token is needed, or the one that was sent does not count",
+    403: "The token does not allow this",
     404: "Something named in the path does not exist",
     409: "Not possible in the present state",
     413: "More than is taken at once",
@@ -47,12 +52,13 @@ def document(operations: Sequence[Operation], version: str) -> Json:
         "openapi": "3.1.0",
         "info": {"title": "nemo-jobs", "version": version},
         "paths": paths,
-        "components": {"schemas": definitions},
+        "components": {"schemas": definitions, "securitySchemes": _SCHEMES},
     }
 
 
 def _names(operation: Operation) -> list[str]:
-    return [name for name in (operation.query, operation.filter, operation.body, operation.answer) if name]
+    named = [operation.query, operation.filter, operation.body, operation.answer]
+    return [name for name in (*named, operation.also and operation.also[1]) if name]
 
 
 def _operation(operation: Operation, shown: Json, definitions: Json) -> Json:
@@ -80,6 +86,8 @@ def _operation(operation: Operation, shown: Json, definitions: Json) -> Json:
         }
         said["requestBody"] = {"required": True, "content": content}
     said["responses"] = _responses(operation, shown)
+    if operation.scope != "none":
+        said["security"] = _MAYBE
     return said
 
 
@@ -88,7 +96,12 @@ def _responses(operation: Operation, shown: Json) -> Json:
     if operation.answer:
         success["content"] = {operation.media: {"schema": shown[operation.answer]}}
     responses = {str(operation.returns): success}
-    for status in operation.errors:
+    if operation.also:
+        status, model = operation.also
+        content = {operation.media: {"schema": shown[model]}}
+        responses[str(status)] = {"description": _TITLES[status], "content": content}
+    refused = () if operation.scope in ("none", "any") else (401, 403)
+    for status in sorted({*refused, *operation.errors}):
         schema = shown["ValidationProblems" if status == 422 else "Problem"]
         content = {"application/json": {"schema": schema}}
         responses[str(status)] = {"description": _TITLES[status], "content": content}

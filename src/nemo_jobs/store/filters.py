@@ -5,6 +5,7 @@ are read with each database's own JSON functions: see `json_values`.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, assert_never
 
 import sqlalchemy as sa
@@ -13,6 +14,7 @@ from nemo_jobs.domain.filters import ENTITY_TYPE, And, Compare, ElemMatch, Node,
 from nemo_jobs.store.json_values import COMPARE, JsonValue, ordered, spec_at, text_meets
 from nemo_jobs.store.sql import Dialect
 from nemo_jobs.store.tables import job
+from nemo_jobs.store.tables_access import job_label
 
 Condition = sa.ColumnElement[bool]
 
@@ -52,10 +54,12 @@ def compile_filter(node: Node, dialect: Dialect) -> Condition:
 def _compare(node: Compare, dialect: Dialect) -> Condition:
     if node.field == "spec":
         return json_meets(spec_at(node.path, dialect), node)
+    if node.field == "labels":
+        return _label_meets(node, dialect)
     column = _COLUMNS.get(node.field)
     if column is None or node.path:
         return _absent(node)
-    return _column_meets(column, node, dialect)
+    return column_meets(column, node, dialect)
 
 
 def _absent(node: Compare) -> Condition:
@@ -64,25 +68,51 @@ def _absent(node: Compare) -> Condition:
     return sa.true() if node.op in (Op.EQ, Op.IN) and None in values else sa.false()
 
 
-def _column_meets(column: sa.ColumnElement[Any], node: Compare, dialect: Dialect) -> Condition:
+def column_meets(column: sa.ColumnElement[Any], node: Compare, dialect: Dialect) -> Condition:
+    """Whether a column meets a comparison, wherever its field would be."""
     value: Any = node.value
+    # Only where a column may be empty: an index can't be used behind it.
+    sure = _sure if getattr(column, "nullable", False) else _plain
     match node.op:
         case Op.EQ:
-            return column.is_(None) if value is None else _sure(column == value)
+            return column.is_(None) if value is None else sure(column == value)
         case Op.IN | Op.NIN:
             some = [item for item in value if item is not None]
-            known = _sure(column.in_(some)) if some else sa.false()
+            known = sure(column.in_(some)) if some else sa.false()
             if node.op is Op.NIN:
                 return sa.and_(column.is_not(None), sa.not_(known))
             return sa.or_(known, column.is_(None)) if len(some) < len(value) else known
         case Op.LIKE | Op.STARTS | Op.ENDS:
             return _sure(text_meets(column, node.op, value, dialect))
         case Op.LT | Op.LTE | Op.GT | Op.GTE:
-            return _sure(ordered(column, node.op, value, dialect))
+            return sure(ordered(column, node.op, value, dialect))
         case Op.CONTAINS | Op.HAS_KEY:
             return sa.false()
         case _:
             assert_never(node.op)
+
+
+def _label_meets(node: Compare, dialect: Dialect) -> Condition:
+    """Whether a job has a label that meets a comparison; one that it hasn't is like null."""
+    if node.op is Op.HAS_KEY:
+        return _has_label(str(node.value))
+    (key,), value = node.path, node.value
+    if node.op is Op.EQ and value is None:
+        return sa.not_(_has_label(key))
+    if isinstance(value, tuple) and None in value:
+        some = replace(node, value=tuple(item for item in value if item is not None))
+        known = _has_label(key, column_meets(job_label.c.value, some, dialect))
+        return known if node.op is Op.NIN else sa.or_(known, sa.not_(_has_label(key)))
+    return _has_label(key, column_meets(job_label.c.value, node, dialect))
+
+
+def _has_label(key: str, *conditions: Condition) -> Condition:
+    found: sa.Select[Any] = sa.select(sa.literal_column("1")).select_from(job_label)
+    return found.where(job_label.c.job_id == job.c.id, job_label.c.key == key, *conditions).exists()
+
+
+def _plain(condition: Condition) -> Condition:
+    return condition
 
 
 def _sure(condition: Condition) -> Condition:

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 import sqlalchemy as sa
 
 from nemo_jobs.domain import names
-from nemo_jobs.domain.model import Conflict, JobRecord, Json, NotFound, Reason, StepRecord
+from nemo_jobs.domain.model import Conflict, Invalid, JobRecord, Json, NotFound, Reason, StepRecord
 from nemo_jobs.domain.states import State, Trigger, advance
 from nemo_jobs.store import events as event_log
+from nemo_jobs.store import filesets, labels, projects
 from nemo_jobs.store.deletion import delete_job, prune
 from nemo_jobs.store.events import EventRecord, events
 from nemo_jobs.store.listing import JobQuery, StepQuery, list_jobs, list_steps
@@ -27,12 +28,13 @@ from nemo_jobs.store.lookup import (
 )
 from nemo_jobs.store.moves import Located, Move, insert_step, move, new_step, waiting_text
 from nemo_jobs.store.records import dump, load, text
-from nemo_jobs.store.reports import merge_status_details, put_task, update_step_status
-from nemo_jobs.store.sql import Statement, Tx, insert_into
+from nemo_jobs.store.reports import Expected, merge_status_details, put_task, update_step_status
+from nemo_jobs.store.sql import Statement, Tx, insert_unless
 from nemo_jobs.store.tables import attempt, job, workspace
 
 __all__ = [
     "EventRecord",
+    "Expected",
     "JobQuery",
     "Lease",
     "NewJob",
@@ -74,6 +76,8 @@ class NewJob:
     output_location: str | None = None
     ownership: str | None = None
     custom_fields: str | None = None
+    labels: tuple[tuple[str, str], ...] = ()
+    control: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +92,10 @@ class Lease:
 
 _HAS_WORKSPACE = Statement(sa.select(workspace.c.name).where(workspace.c.name == sa.bindparam("the_name")))
 _INSERT_JOB = Statement(
-    lambda dialect: insert_into(job, dialect).on_conflict_do_nothing(index_elements=["workspace", "name"])
+    # A fileset that has the name of the job's own one, not made yet, keeps the job away.
+    lambda dialect: insert_unless(job, dialect, filesets.HAS_ROW).on_conflict_do_nothing(
+        index_elements=["workspace", "name"]
+    )
 )
 _INSERT_ATTEMPT = Statement(
     sa.insert(attempt).inline().values({column.name: sa.bindparam(column.name) for column in attempt.c})
@@ -96,30 +103,35 @@ _INSERT_ATTEMPT = Statement(
 
 
 def create_job(tx: Tx, new: NewJob, now: int, actor: str) -> JobRecord:
-    """Store a job with its first attempt and step. Raises NotFound for an unknown workspace and
-    Conflict for a name that is taken."""
-    job, step = _records(tx, new, now)
-    _insert(tx, job, step, actor, None)
-    tx.wake("work", step.id)
+    """Store a job with its first attempt and step. Raises NotFound for an unknown workspace,
+    Conflict for a name that is taken, Invalid for an unknown project."""
+    job, step = new_records(tx, new, now)
+    insert_job(tx, new, job, step, actor, None)
     return job
 
 
 def create_held(tx: Tx, new: NewJob, lease: Lease, now: int, actor: str) -> tuple[JobRecord, StepRecord]:
     """Like `create_job`, and the first step is held from the beginning: whoever has a place for
     it saves the claim. It is the caller's to look after once this is committed."""
-    job, step = _records(tx, new, now)
+    job, step = new_records(tx, new, now)
     step = step._replace(lease_token=lease.token, host=lease.host)
-    _insert(tx, job, step, actor, lease)
+    insert_job(tx, new, job, step, actor, lease)
     return job, step
 
 
-def _records(tx: Tx, new: NewJob, now: int) -> tuple[JobRecord, StepRecord]:
+def new_records(tx: Tx, new: NewJob, now: int) -> tuple[JobRecord, StepRecord]:
+    """What `insert_job` is to store. Only reads."""
     if tx.one(_HAS_WORKSPACE, {"the_name": new.workspace}) is None:
         raise NotFound(f"no workspace {new.workspace!r}; create it first")
+    job = _job_record(new, now)
+    return job, first_step(job, new.platform_spec["steps"], 0, now)
+
+
+def _job_record(new: NewJob, now: int) -> JobRecord:
     executor = new.platform_spec["steps"][0]["executor"]
     provider, profile = executor["provider"], executor["profile"]
     reason, message = Reason.QUEUED.value, waiting_text(provider, profile)
-    job = JobRecord(
+    return JobRecord(
         id=names.new_id(names.JOB_ID, now),
         workspace=new.workspace,
         name=new.name,
@@ -142,41 +154,112 @@ def _records(tx: Tx, new: NewJob, now: int) -> tuple[JobRecord, StepRecord]:
         error_details=None,
         created_at=now,
         updated_at=now,
+        control=new.control,
     )
-    return job, first_step(job, new.platform_spec["steps"], 0, now)
 
 
 def first_step(job: JobRecord, steps: list[Json], attempt_seq: int, now: int) -> StepRecord:
     """The first step of the job's current attempt, just created and held by nobody."""
-    what = {
+    return new_step(_of_job(job, len(steps), attempt_seq), steps[0], 0, None, now)
+
+
+def steps_of(new: NewJob, now: int) -> list[StepRecord]:
+    """All steps as they would be in an attempt of their own; nothing of it is stored."""
+    specs = new.platform_spec["steps"]
+    what = _of_job(_job_record(new, now), len(specs), 0)
+    return [new_step(what, spec, number, None, now) for number, spec in enumerate(specs)]
+
+
+def _of_job(job: JobRecord, steps_total: int, attempt_seq: int) -> Json:
+    return {
         "attempt_id": job.attempt_id,
         "job_id": job.id,
         "workspace": job.workspace,
         "job": job.name,
-        "steps_total": len(steps),
+        "steps_total": steps_total,
         "fileset": job.fileset,
         "output_location": job.output_location,
         "attempt_seq": attempt_seq,
         "auth_context": load(job.auth_context),
     }
-    return new_step(what, steps[0], 0, None, now)
 
 
-def _insert(tx: Tx, record: JobRecord, first: StepRecord, actor: str, lease: Lease | None) -> None:
+def check_new(tx: Tx, new: NewJob) -> None:
+    """What `create_job` checks, without creating anything: it raises the same errors."""
+    if tx.one(_HAS_WORKSPACE, {"the_name": new.workspace}) is None:
+        raise NotFound(f"no workspace {new.workspace!r}; create it first")
+    if _is_job(tx, new):
+        raise _taken(new)
+    if new.project is not None and not projects.is_there(tx, new.workspace, new.project):
+        raise _no_project(new)
+    there = filesets.find_fileset(tx, new.workspace, new.fileset) is not None
+    if there is not (new.output_location is not None):
+        raise _fileset_taken(new) if there else _no_fileset(new)
+
+
+def _is_job(tx: Tx, new: NewJob) -> bool:
+    try:
+        get_job(tx, new.workspace, new.name)
+    except NotFound:
+        return False
+    return True
+
+
+def _no_project(new: NewJob) -> Invalid:
+    return Invalid(
+        f"project {new.project!r} does not exist in workspace {new.workspace!r}; "
+        "create it first or leave it out"
+    )
+
+
+def _no_fileset(new: NewJob) -> Invalid:
+    return Invalid(
+        f"output_location {new.output_location!r}: no such fileset in workspace {new.workspace!r}, or it is "
+        "closed to you; create it first or leave output_location out"
+    )
+
+
+def _fileset_taken(new: NewJob) -> Conflict:
+    return Conflict(
+        f"fileset {new.fileset!r}, which the job would get, exists already in workspace {new.workspace!r}; "
+        "choose another job name, delete the fileset, or name it as output_location"
+    )
+
+
+def _taken(new: NewJob) -> Conflict:
+    return Conflict(
+        f"job name {new.name!r} is taken in workspace {new.workspace!r}; choose another or delete the old job"
+    )
+
+
+def insert_job(
+    tx: Tx, new: NewJob, record: JobRecord, first: StepRecord, actor: str, lease: Lease | None
+) -> None:
+    """Store what `new_records` made. Raises Conflict for a name that is taken, the fileset's or the
+    job's, and Invalid for an unknown project or output_location."""
+    if new.project is not None and not projects.hold(tx, new.workspace, new.project):
+        check_new(tx, new)
+        raise _no_project(new)
+    if new.output_location is not None and not filesets.hold(tx, new.workspace, new.output_location):
+        check_new(tx, new)
+        raise _no_fileset(new)
     shown = record._asdict()
-    if not tx.count(_INSERT_JOB, {**shown, "steps_total": first.steps_total, "control": None}):
-        raise Conflict(
-            f"job name {record.name!r} is taken in workspace {record.workspace!r}; "
-            "choose another or delete the old job"
-        )
+    reserved = new.fileset if new.output_location is None else ""
+    counted = {"steps_total": first.steps_total, "storage_due_at": None, "own_fileset": reserved}
+    if not tx.count(_INSERT_JOB, {**shown, **counted}):
+        raise _taken(new) if _is_job(tx, new) else _fileset_taken(new)
+    if new.labels:
+        labels.put(tx, record, new.labels)
     of_attempt = {"id": record.attempt_id, "job_id": record.id, "name": names.attempt_name(), "seq": 0}
-    own = {"spec": None, "platform_spec": None, "steps_total": None}
+    own = {"spec": None, "platform_spec": None, "steps_total": None, "storage_reclaimed_at": None}
     tx.count(_INSERT_ATTEMPT, {**shown, **of_attempt, **own, "log_lines": 0, "log_bytes": 0})
     insert_step(tx, first, actor, lease.owner if lease else None, lease.until if lease else None)
     made = {"job_id": record.id, "attempt_id": record.attempt_id, "kind": "job", "actor": actor}
     event_log.append(tx, [{**made, "reason": record.reason, "to_state": "created", "at": record.created_at}])
     tx.tally(record.workspace, State.CREATED.value, 1)
     tx.wake("job", record.id)
+    if lease is None:
+        tx.wake("work", first.id)
 
 
 def request(tx: Tx, workspace: str, name: str, trigger: Trigger, now: int, actor: str) -> JobRecord:

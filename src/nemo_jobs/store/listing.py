@@ -9,6 +9,7 @@ from nemo_jobs.domain.filters import Compare, Node, Op
 from nemo_jobs.domain.model import JobRecord, NotFound, StepRecord
 from nemo_jobs.domain.states import TERMINAL, State
 from nemo_jobs.store.filters import compile_filter
+from nemo_jobs.store.label_search import LabelSearch, search_by_label
 from nemo_jobs.store.records import JOB_COLUMNS, step_record, steps_joined
 from nemo_jobs.store.sql import Statement, Tx
 from nemo_jobs.store.tables import job, job_count, step, workspace
@@ -38,7 +39,9 @@ class StepQuery:
     sort: str = "created_at"  # created_at, updated_at; with - descending
     page: int = 1
     page_size: int = 25
+    attempt_id: str | None = None  # of any of the job's attempts; None: of current ones only
     after: tuple[int, str] | None = None
+    within: frozenset[str] | None = None  # workspaces
 
 
 _HAS_WORKSPACE = Statement(sa.select(workspace.c.name).where(workspace.c.name == sa.bindparam("the_name")))
@@ -51,10 +54,17 @@ _SORTS: dict[str, tuple[sa.Column[Any], ...]] = {
 }
 
 
-def _sorted(sort: str, where: tuple[sa.ColumnElement[bool], ...]) -> sa.Select[Any]:
-    columns = _SORTS[sort.removeprefix("-")]
+def _sorted(
+    sort: str, where: tuple[sa.ColumnElement[bool], ...], labelled: LabelSearch | None = None
+) -> sa.Select[Any]:
+    columns: tuple[sa.ColumnElement[Any], ...] = _SORTS[sort.removeprefix("-")]
+    chosen = sa.select(*JOB_COLUMNS).where(*where)
+    if labelled is not None:
+        chosen = chosen.select_from(labelled.source)
+        if columns == _SORTS["created_at"]:
+            columns = (labelled.created, labelled.id)
     order = [column.desc() for column in columns] if sort.startswith("-") else columns
-    return sa.select(*JOB_COLUMNS).where(*where).order_by(*order).limit(_N).offset(_SKIP)
+    return chosen.order_by(*order).limit(_N).offset(_SKIP)
 
 
 #: The lists without a filter, by (in one workspace, sort).
@@ -75,10 +85,12 @@ def list_jobs(tx: Tx, query: JobQuery) -> tuple[list[JobRecord], int]:
         raise NotFound(f"no workspace {query.workspace!r}")
     narrow = query.workspace is not None
     where: tuple[sa.ColumnElement[bool], ...] = (_IN_WORKSPACE,) if narrow else ()
+    labelled = None
     if query.where is not None:
-        where = (*where, compile_filter(query.where, tx.dialect))
+        labelled = search_by_label(tx, query.where, query.workspace)
+        where = labelled.where if labelled else (*where, compile_filter(query.where, tx.dialect))
     params = {"in_workspace": query.workspace}
-    total = _total(tx, query, where, params)
+    total = _total(tx, query, where, params, labelled.counted if labelled else job)
     skip = (query.page - 1) * query.page_size
     size = min(query.page_size, total - skip)
     if size <= 0:
@@ -87,12 +99,14 @@ def list_jobs(tx: Tx, query: JobQuery) -> tuple[list[JobRecord], int]:
     if from_end < skip:
         # The last pages are read from the end: nobody waits for the database to skip so many rows.
         sort, skip = (sort[1:] if sort.startswith("-") else f"-{sort}"), from_end
-    statement = _PLAIN[narrow, sort] if query.where is None else _sorted(sort, where)
+    statement = _PLAIN[narrow, sort] if query.where is None else _sorted(sort, where, labelled)
     found = [JobRecord(*row) for row in tx.run(statement, {**params, "n": size, "skip": skip})]
     return found if sort == query.sort else found[::-1], total
 
 
-def _total(tx: Tx, query: JobQuery, where: tuple[Any, ...], params: dict[str, Any]) -> int:
+def _total(
+    tx: Tx, query: JobQuery, where: tuple[Any, ...], params: dict[str, Any], source: sa.FromClause
+) -> int:
     states = _only_states(query.where)
     if query.where is None:
         row = tx.one(_TOTALS[query.workspace is not None], params)
@@ -100,7 +114,7 @@ def _total(tx: Tx, query: JobQuery, where: tuple[Any, ...], params: dict[str, An
         counted = _TOTAL_HERE if query.workspace is not None else _TOTAL
         row = tx.one(counted.where(job_count.c.state.in_(states)), params)
     else:
-        row = tx.one(sa.select(sa.func.count()).select_from(job).where(*where), params)
+        row = tx.one(sa.select(sa.func.count()).select_from(source).where(*where), params)
     return int(row[0]) if row else 0
 
 
@@ -113,7 +127,7 @@ def _only_states(where: Node | None) -> list[str] | None:
 
 
 def list_steps(tx: Tx, query: StepQuery) -> tuple[list[StepRecord], int]:
-    """The steps of current attempts on the page and how many match in all."""
+    """The steps on the page and how many match in all."""
     where = _step_conditions(query)
     joined = steps_joined().where(*where)
     counted = joined.with_only_columns(sa.func.count(), maintain_column_froms=True)
@@ -140,9 +154,12 @@ def list_steps(tx: Tx, query: StepQuery) -> tuple[list[StepRecord], int]:
 
 
 def _step_conditions(query: StepQuery) -> list[sa.ColumnElement[bool] | sa.TextClause]:
-    where: list[sa.ColumnElement[bool] | sa.TextClause] = [step.c.attempt_id == job.c.attempt_id]
+    attempt_id = job.c.attempt_id if query.attempt_id is None else query.attempt_id
+    where: list[sa.ColumnElement[bool] | sa.TextClause] = [step.c.attempt_id == attempt_id]
     if query.workspace is not None:
         where.append(step.c.workspace == query.workspace)
+    elif query.within is not None:
+        where.append(step.c.workspace.in_(sorted(query.within)))
     if query.job is not None:
         where.append(sa.or_(job.c.name == query.job, job.c.id == query.job))
     if query.source is not None:

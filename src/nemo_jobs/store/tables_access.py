@@ -56,6 +56,7 @@ idempotency = sa.Table(
     "idempotency",
     metadata,
     sa.Column("workspace", Text, primary_key=True),
+    sa.Column("principal", Text, primary_key=True),
     sa.Column("key", Text, primary_key=True),
     sa.Column("digest", Text, nullable=False),  # sha256 of the request's body, in hex
     sa.Column("job_id", Text, nullable=False),
