@@ -25,6 +25,7 @@ _BASE58 = "123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz"
 _LOWER = "abcdefghijklmnopqrstuvwxyz"
 _LOWER_DIGITS = _LOWER + "0123456789"
 _NOT_IN_NAME = re.compile(r"[^a-z0-9@.+_]+")
+_LONGEST_ENDING = 16
 _UP_TO_LETTER = re.compile(r"^[^a-z]+")
 
 
@@ -70,6 +71,23 @@ def generated_job_name(source: str) -> str:
     stem = _UP_TO_LETTER.sub("", _NOT_IN_NAME.sub("-", source.lower()))
     stem = stem[:20].rstrip("-") or "job"
     return f"{stem}-{_random(_LOWER_DIGITS, 8)}"
+
+
+def result_name(text: str, more: str = "") -> str:
+    """A legal name that is as much like `text`, the name of a file, as names can be.
+
+    `more`, at most 40 characters, goes before the ending, such as `-2` in `model-2.json`; what is cut is
+    before it. Other texts may give the same name.
+    """
+    plain = re.sub("--+", "-", _NOT_IN_NAME.sub("-", text.lower())).lstrip("-@.+_").rstrip("-")
+    if not plain[:1].isalpha() or len(plain) < 2:
+        plain = f"result-{plain}" if plain else "result"
+    stem, dot, ending = plain.rpartition(".")
+    if not stem or len(dot + ending) > _LONGEST_ENDING:
+        stem, dot, ending = plain, "", ""
+    room = NAME_LIMIT - len(more + dot + ending)
+    # Only hyphens make a name illegal from here on: two in a row, or one at the end.
+    return re.sub("--+", "-", stem[:room] + more + dot + ending).rstrip("-")
 
 
 def _random(alphabet: str, length: int) -> str:

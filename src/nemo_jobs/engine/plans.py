@@ -54,6 +54,11 @@ def limits_of(step: StepRecord, profile: Profile) -> Limits:
     )
 
 
+def most_results(profile: Profile) -> int:
+    """How many bytes of results a step may leave."""
+    return int(getattr(profile.config, "results_max_bytes", 0))
+
+
 def view_of(observation: Observation) -> View:
     tasks = [TaskView(task.exit_code, task.signal, task.oom_killed) for task in observation.tasks]
     return View(str(observation.phase), tasks, observation.reason, observation.message)

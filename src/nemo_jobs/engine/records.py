@@ -2,13 +2,14 @@
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from nemo_jobs.domain.clock import Clock
 from nemo_jobs.domain.model import StepRecord, Unavailable
-from nemo_jobs.store import steps
+from nemo_jobs.store import files, results, steps
 from nemo_jobs.store.db import Database
+from nemo_jobs.store.results import Gathered
 from nemo_jobs.store.steps import Applied, LogBatch, Outcome
 
 log = logging.getLogger(__name__)
@@ -37,6 +38,16 @@ class LeasedRecords:
 
     async def last_report(self, step_id: str) -> int | None:
         return await self._patiently(steps.last_report, step_id)
+
+    async def announce(self, keys: Sequence[str]) -> None:
+        now = self._clock.now()
+        await self._patiently(files.announce, keys, now, durable=False)
+
+    async def abandon(self, keys: Sequence[str]) -> None:
+        await self._patiently(results.abandon, keys, self._clock.now(), durable=False)
+
+    async def gathered(self, step_id: str, left: Sequence[Gathered]) -> list[str] | None:
+        return await self._patiently(results.collect, self._token, step_id, left, self._clock.now())
 
     async def _patiently(self, fn: Callable[..., T], *args: object, durable: bool = True) -> T:
         delay = 0.2
