@@ -4,7 +4,7 @@ import sqlalchemy as sa
 
 from nemo_jobs.domain.model import Conflict, JobRecord
 from nemo_jobs.domain.states import TERMINAL, State
-from nemo_jobs.store import events, outbox
+from nemo_jobs.store import events, filesets, outbox
 from nemo_jobs.store.driver import off_loop
 from nemo_jobs.store.lookup import lock_job
 from nemo_jobs.store.records import JOB_COLUMNS, load_or_none, step_record, steps_joined
@@ -69,6 +69,7 @@ def _delete(tx: Tx, found: JobRecord, now: int) -> None:
             # Its workload may be gone already, but the storage it shared is not.
             outbox.put(tx, step_record(row), handle, now, wipe_storage=True)
     tx.count(_HASTEN, {"the_job": found.id, "now": now})
+    filesets.drop_of_job(tx, found, now)
     tx.count(_FORGET_EVENTS, {"the_job": found.id})
     tx.count(_DELETE, {"the_job": found.id})
     trace = {"job_id": found.id, "attempt_id": found.attempt_id, "kind": "job", "reason": "deleted"}

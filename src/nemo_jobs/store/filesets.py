@@ -96,6 +96,8 @@ _FREE_OBJECTS = Statement(
     )
 )
 _FORGET_FILES = Statement(sa.delete(file).where(file.c.fileset_id == sa.bindparam("the_id")))
+#: Whether there is a fileset that has a row, for statements that are run anyway.
+HAS_ROW = sa.exists(sa.select(sa.literal_column("1")).select_from(fileset).where(*_NAMED))
 
 
 def find_fileset(tx: Tx, workspace: str, name: str) -> FilesetRecord | None:
@@ -129,6 +131,15 @@ def hold_fileset(tx: Tx, workspace: str, name: str) -> FilesetRecord:
     """The fileset with a row of its own, which nobody deletes before the transaction ends.
     Raises NotFound."""
     return _held(tx, workspace, name, _SHARE)
+
+
+def hold(tx: Tx, workspace: str, name: str) -> bool:
+    """Whether the fileset exists; if so, nobody deletes it before the transaction ends."""
+    try:
+        hold_fileset(tx, workspace, name)
+    except NotFound:
+        return False
+    return True
 
 
 def _held(tx: Tx, workspace: str, name: str, lock: Statement) -> FilesetRecord:

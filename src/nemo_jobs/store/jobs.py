@@ -10,6 +10,7 @@ import sqlalchemy as sa
 
 from nemo_jobs.domain import names
 from nemo_jobs.domain.model import Conflict, Invalid, JobRecord, Json, NotFound, Reason, StepRecord
+from nemo_jobs.domain.retention import DEFAULT, Retention
 from nemo_jobs.domain.states import State, Trigger, advance
 from nemo_jobs.store import events as event_log
 from nemo_jobs.store import filesets, labels, projects
@@ -29,7 +30,7 @@ from nemo_jobs.store.lookup import (
 from nemo_jobs.store.moves import Located, Move, insert_step, move, new_step, waiting_text
 from nemo_jobs.store.records import dump, load, text
 from nemo_jobs.store.reports import Expected, merge_status_details, put_task, update_step_status
-from nemo_jobs.store.sql import Statement, Tx, insert_unless
+from nemo_jobs.store.sql import Statement, Tx, insert_into
 from nemo_jobs.store.tables import attempt, job, workspace
 
 __all__ = [
@@ -90,12 +91,12 @@ class Lease:
     host: str | None = None
 
 
-_HAS_WORKSPACE = Statement(sa.select(workspace.c.name).where(workspace.c.name == sa.bindparam("the_name")))
+#: The workspace, and whether it has a fileset of that name.
+_WORKSPACE = Statement(
+    sa.select(workspace.c.name, filesets.HAS_ROW).where(workspace.c.name == sa.bindparam("in_workspace"))
+)
 _INSERT_JOB = Statement(
-    # A fileset that has the name of the job's own one, not made yet, keeps the job away.
-    lambda dialect: insert_unless(job, dialect, filesets.HAS_ROW).on_conflict_do_nothing(
-        index_elements=["workspace", "name"]
-    )
+    lambda dialect: insert_into(job, dialect).on_conflict_do_nothing(index_elements=["workspace", "name"])
 )
 _INSERT_ATTEMPT = Statement(
     sa.insert(attempt).inline().values({column.name: sa.bindparam(column.name) for column in attempt.c})
@@ -120,9 +121,13 @@ def create_held(tx: Tx, new: NewJob, lease: Lease, now: int, actor: str) -> tupl
 
 
 def new_records(tx: Tx, new: NewJob, now: int) -> tuple[JobRecord, StepRecord]:
-    """What `insert_job` is to store. Only reads."""
-    if tx.one(_HAS_WORKSPACE, {"the_name": new.workspace}) is None:
+    """What `insert_job` is to store. Only reads. Raises NotFound for an unknown workspace and
+    Conflict when somebody made a fileset with the name of the job's own."""
+    row = tx.one(_WORKSPACE, {"in_workspace": new.workspace, "the_name": new.fileset})
+    if row is None:
         raise NotFound(f"no workspace {new.workspace!r}; create it first")
+    if row[1] and new.output_location is None and not _is_job(tx, new):
+        raise _fileset_taken(new)
     job = _job_record(new, now)
     return job, first_step(job, new.platform_spec["steps"], 0, now)
 
@@ -186,7 +191,7 @@ def _of_job(job: JobRecord, steps_total: int, attempt_seq: int) -> Json:
 
 def check_new(tx: Tx, new: NewJob) -> None:
     """What `create_job` checks, without creating anything: it raises the same errors."""
-    if tx.one(_HAS_WORKSPACE, {"the_name": new.workspace}) is None:
+    if tx.one(_WORKSPACE, {"in_workspace": new.workspace, "the_name": new.fileset}) is None:
         raise NotFound(f"no workspace {new.workspace!r}; create it first")
     if _is_job(tx, new):
         raise _taken(new)
@@ -235,8 +240,8 @@ def _taken(new: NewJob) -> Conflict:
 def insert_job(
     tx: Tx, new: NewJob, record: JobRecord, first: StepRecord, actor: str, lease: Lease | None
 ) -> None:
-    """Store what `new_records` made. Raises Conflict for a name that is taken, the fileset's or the
-    job's, and Invalid for an unknown project or output_location."""
+    """Store what `new_records` made. Raises Conflict for a name that is taken, Invalid for an
+    unknown project or output_location."""
     if new.project is not None and not projects.hold(tx, new.workspace, new.project):
         check_new(tx, new)
         raise _no_project(new)
@@ -244,10 +249,8 @@ def insert_job(
         check_new(tx, new)
         raise _no_fileset(new)
     shown = record._asdict()
-    reserved = new.fileset if new.output_location is None else ""
-    counted = {"steps_total": first.steps_total, "storage_due_at": None, "own_fileset": reserved}
-    if not tx.count(_INSERT_JOB, {**shown, **counted}):
-        raise _taken(new) if _is_job(tx, new) else _fileset_taken(new)
+    if not tx.count(_INSERT_JOB, {**shown, "steps_total": first.steps_total, "storage_due_at": None}):
+        raise _taken(new)
     if new.labels:
         labels.put(tx, record, new.labels)
     of_attempt = {"id": record.attempt_id, "job_id": record.id, "name": names.attempt_name(), "seq": 0}
@@ -262,7 +265,15 @@ def insert_job(
         tx.wake("work", first.id)
 
 
-def request(tx: Tx, workspace: str, name: str, trigger: Trigger, now: int, actor: str) -> JobRecord:
+def request(
+    tx: Tx,
+    workspace: str,
+    name: str,
+    trigger: Trigger,
+    now: int,
+    actor: str,
+    retention: Retention = DEFAULT,
+) -> JobRecord:
     """Cancel, pause or resume; the job as it is afterwards, unchanged where that means nothing."""
     found = lock_job(tx, workspace, name)
     at = lock_current_step(tx, found)
@@ -272,7 +283,8 @@ def request(tx: Tx, workspace: str, name: str, trigger: Trigger, now: int, actor
     reason, message = _ASKED[target]
     if target is State.RESUMING:
         message = waiting_text(at.step.provider, at.step.profile)
-    move(tx, at, Move(path=(target,), reason=reason, message=message, due_at=now), now, actor)
+    change = Move(path=(target,), reason=reason, message=message, due_at=now, retention=retention)
+    move(tx, at, change, now, actor)
     tx.wake("work", at.step.id)
     return get_job(tx, found.workspace, found.id)
 
