@@ -2,8 +2,24 @@
 
 from collections.abc import Sequence
 from time import perf_counter
+from typing import TYPE_CHECKING
 
-from nemo_jobs.http import errors, jobs, logs, otlp, platform, steps, stream, workspaces
+from nemo_jobs.http import (
+    attempts,
+    bulk,
+    errors,
+    jobs,
+    logs,
+    otlp,
+    platform,
+    projects,
+    rerun,
+    results,
+    steps,
+    stream,
+    tokens,
+    workspaces,
+)
 from nemo_jobs.http.errors import ClientGone
 from nemo_jobs.http.guard import guard_of
 from nemo_jobs.http.parts import Api, Parts
@@ -14,13 +30,22 @@ from nemo_jobs.http.walks import Walks
 from nemo_jobs.http.wire import Header, Reply
 from nemo_jobs.telemetry import Metrics
 
+if TYPE_CHECKING:
+    from nemo_jobs.http.access import Gate
+
 OPERATIONS = (
     *jobs.OPERATIONS,
+    *bulk.OPERATIONS,
+    *rerun.OPERATIONS,
     *steps.OPERATIONS,
+    *attempts.OPERATIONS,
+    *results.OPERATIONS,
     *logs.OPERATIONS,
     *stream.OPERATIONS,
     *workspaces.OPERATIONS,
+    *projects.OPERATIONS,
     *otlp.OPERATIONS,
+    *tokens.OPERATIONS,
     *platform.OPERATIONS,
 )
 
@@ -33,7 +58,8 @@ class App:
         self._guard = guard_of(parts.settings)
         self._streams = Streams(parts.db, limits)
         self.metrics = Metrics(parts.db, followers=self._streams.__len__)
-        self._api = Api(parts, self._streams, Walks(parts.clock), self.metrics, OPERATIONS)
+        self._gate = _gate(parts)
+        self._api = Api(parts, self._streams, Walks(parts.clock), self.metrics, OPERATIONS, self._gate)
 
     async def start(self) -> None:
         """Begin to count what happens to steps."""
@@ -42,6 +68,8 @@ class App:
     def stop(self) -> None:
         """End the log streams and stop listening to the store. Twice is fine."""
         self._streams.stop()
+        if self._gate is not None:
+            self._gate.close()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -68,7 +96,10 @@ class App:
         try:
             operation, path = self._routes.find(scope["method"], scope["raw_path"])
             label = operation.path
-            return label, await operation.handler(self._api, Request(scope, receive, started, path, extra))
+            request = Request(scope, receive, started, path, extra)
+            if self._gate is not None:
+                await self._gate.admit(operation, request)
+            return label, await operation.handler(self._api, request)
         except ClientGone:
             return label, None
         except Exception as error:
@@ -76,6 +107,15 @@ class App:
             if started.yes:
                 raise
             return label, errors.answer(error, f"{scope['method']} {label}")
+
+
+def _gate(parts: Parts) -> "Gate | None":
+    """What checks tokens; nothing of it is loaded while nobody needs one."""
+    if not parts.settings.auth.enabled:
+        return None
+    from nemo_jobs.http.access import Gate
+
+    return Gate(parts.db, parts.clock, parts.settings.auth, OPERATIONS)
 
 
 class _Started:

@@ -1,12 +1,15 @@
 """Models of the API document: creating, projects, and what is done to many jobs at once."""
 
 from datetime import datetime
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import BaseModel, TypeAdapter
 
 from nemo_jobs.domain.spec import JobSpec, Json
+from nemo_jobs.domain.states import State
+from nemo_jobs.http.bulk import BulkRequest
 from nemo_jobs.http.create import JobCreateQuery
+from nemo_jobs.http.projects import ProjectCreate, ProjectListQuery, ProjectUpdate
 
 
 class StepToBe(BaseModel):
@@ -48,7 +51,7 @@ class Project(BaseModel):
     updated_at: datetime
 
 
-class _Pagination(BaseModel):
+class Pagination(BaseModel):
     total_results: int
     total_pages: int
     page_size: int
@@ -56,6 +59,42 @@ class _Pagination(BaseModel):
     current_page_size: int
 
 
+class ProjectPage(BaseModel):
+    data: list[Project]
+    sort: str
+    pagination: Pagination
+
+
+class BulkOutcome(BaseModel):
+    """What became of a job; `gone`: it was deleted meanwhile. `status` is its state afterwards."""
+
+    id: str
+    name: str
+    status: State
+    outcome: Literal["done", "unchanged", "refused", "gone", "failed"]
+    detail: str | None
+
+
+class BulkAnswer(BaseModel):
+    """`count` jobs match; `data` are those that this call took, and `next` is the cursor for the
+    others, if there are any. With `dry_run` it says what would become of them."""
+
+    action: Literal["cancel", "delete", "rerun"]
+    dry_run: bool
+    count: int
+    done: int
+    unchanged: int
+    refused: int
+    gone: int
+    failed: int
+    data: list[BulkOutcome]
+    next: str | None
+
+
 MODELS: dict[str, TypeAdapter[Any]] = {
-    model.__name__: TypeAdapter(model) for model in (JobCreateQuery, DryRun, Project)
+    model.__name__: TypeAdapter(model)
+    for model in (
+        *(JobCreateQuery, DryRun, BulkRequest, BulkAnswer),
+        *(Project, ProjectPage, ProjectListQuery, ProjectCreate, ProjectUpdate),
+    )
 }

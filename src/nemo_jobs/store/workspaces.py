@@ -6,9 +6,12 @@ import sqlalchemy as sa
 
 from nemo_jobs.domain import names
 from nemo_jobs.domain.model import Conflict, NotFound
+from nemo_jobs.store import tokens
 from nemo_jobs.store.records import text
 from nemo_jobs.store.sql import Statement, Tx
 from nemo_jobs.store.tables import job, job_count, workspace
+from nemo_jobs.store.tables_access import idempotency, project, secret
+from nemo_jobs.store.tables_files import fileset
 
 DEFAULTS = ("default", "system")
 
@@ -25,6 +28,10 @@ class WorkspaceRecord:
 
 
 _BY_NAME = Statement(sa.select(workspace).where(workspace.c.name == sa.bindparam("the_name")))
+# Whatever is put into a workspace holds its row, through the foreign key.
+_LOCK = Statement(
+    sa.select(workspace.c.name).where(workspace.c.name == sa.bindparam("the_name")).with_for_update()
+)
 _INSERT = Statement(
     sa.text(
         "INSERT INTO workspace (name, id, description, created_at, created_by, updated_at, updated_by) "
@@ -44,15 +51,20 @@ def ensure_defaults(tx: Tx, now: int) -> None:
 
 
 def list_workspaces(
-    tx: Tx, sort: str = "created_at", page: int = 1, page_size: int = 100
+    tx: Tx,
+    sort: str = "created_at",
+    page: int = 1,
+    page_size: int = 100,
+    within: frozenset[str] | None = None,
 ) -> tuple[list[WorkspaceRecord], int]:
-    """One page and how many there are in all."""
-    row = tx.one(sa.select(sa.func.count()).select_from(workspace))
+    """One page and how many there are in all, of those in `within` (None: of all)."""
+    where = sa.true() if within is None else workspace.c.name.in_(sorted(within))
+    row = tx.one(sa.select(sa.func.count()).select_from(workspace).where(where))
     total, skip = int(row[0]) if row else 0, (page - 1) * page_size
     if skip >= total:
         return [], total
     order = (_SORTS[sort], workspace.c.name)
-    query = sa.select(workspace).order_by(*order).limit(page_size).offset(skip)
+    query = sa.select(workspace).where(where).order_by(*order).limit(page_size).offset(skip)
     return [WorkspaceRecord(*found) for found in tx.run(query)], total
 
 
@@ -78,15 +90,34 @@ def update_workspace(tx: Tx, name: str, description: str | None, now: int, actor
 
 
 def delete_workspace(tx: Tx, name: str) -> WorkspaceRecord:
-    """Delete a workspace without jobs; the record as it was."""
+    """Delete an empty workspace; the record as it was. Raises Conflict for one that is always
+    there or that holds something, with the numbers."""
     before = get_workspace(tx, name)
     if name in DEFAULTS:
         raise Conflict(f"workspace {name!r} is always there and can't be deleted")
-    if tx.one(sa.select(job.c.name).where(job.c.workspace == name).limit(1)) is not None:
-        raise Conflict(f"workspace {name!r} still has jobs; delete them first")
+    tx.one(_LOCK, {"the_name": name})
+    held = [(table, _count(tx, table, name)) for table in _HELD]
+    if any(count for _, count in held):
+        shown = ", ".join(f"{count} {_noun(table, count)}" for table, count in held if count)
+        raise Conflict(f"workspace {name!r} still has {shown}; delete them first")
+    tx.count(sa.delete(idempotency).where(idempotency.c.workspace == name))
+    tokens.forget_workspace(tx, name)
     tx.count(sa.delete(job_count).where(job_count.c.workspace == name))
     tx.count(sa.delete(workspace).where(workspace.c.name == name))
     return before
+
+
+#: What a workspace must not hold when it is deleted.
+_HELD = (job, secret, fileset, project)
+
+
+def _count(tx: Tx, table: sa.Table, name: str) -> int:
+    row = tx.one(sa.select(sa.func.count()).select_from(table).where(table.c.workspace == name))
+    return int(row[0]) if row else 0
+
+
+def _noun(table: sa.Table, count: int) -> str:
+    return table.name if count == 1 else f"{table.name}s"
 
 
 def _insert(tx: Tx, name: str, description: str | None, now: int, actor: str) -> bool:
