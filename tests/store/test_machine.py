@@ -109,7 +109,6 @@ class Histories(RuleBasedStateMachine):
             tasks=(TaskChange("task-1", 0, data.draw(st.sampled_from(State)), {"n": 1}),),
             logs=batch("line") if data.draw(st.booleans()) else None,
             removal_after=data.draw(st.sampled_from([None, 0, SECOND])),
-            wipe_storage=data.draw(st.booleans()),
             claim_next=data.draw(st.booleans()),
         )
         assert self.run(self.db.write(steps.apply, "token-1", step.id, outcome, self.store.now())) is not None

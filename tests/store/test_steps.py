@@ -2,8 +2,9 @@ import asyncio
 
 import pytest
 
+from nemo_jobs.domain.retention import DEFAULT
 from nemo_jobs.domain.states import TRANSITIONS, State, Trigger
-from nemo_jobs.store import jobs, steps
+from nemo_jobs.store import jobs, steps, storage
 from nemo_jobs.store.steps import Outcome, TaskChange
 from tests.store.kit import LEASE, SECOND, STARTED, SUBMITTED, SUCCEEDED, Store, batch, handle_of, step_spec
 
@@ -225,7 +226,9 @@ async def test_a_paused_step_gives_up_its_workload_but_not_its_storage(store: St
     # Cancelled after that, the storage of the first run is still known.
     await store.request("j", Trigger.CANCEL)
     (claimed,) = await store.claim_due()
-    await store.apply(claimed, Trigger.STOPPED, wipe_storage=True)
+    await store.apply(claimed, Trigger.STOPPED)
+    store.clock.advance(3600)
+    assert await store.write(storage.reclaim_due, store.now(), DEFAULT, 10) == 1
     (removal,) = await store.read(steps.due_removals, "h1", FAR, 10)
     assert removal.key == step.key and removal.wipe_storage
 

@@ -234,6 +234,14 @@ class JobSpec(Wire):
         return self
 
 
+class JobControl(Wire):
+    """What may be changed while a job lives; what is null or left out stays as it is."""
+
+    pause_ttl_seconds: Annotated[int, Field(ge=0, le=2**31 - 1)] | None = Field(
+        default=None, description="how long the storage of the paused job is kept"
+    )
+
+
 class CreateJobRequest(Wire):
     """The body of a create request. `name` None: the service makes one."""
 
@@ -247,6 +255,7 @@ class CreateJobRequest(Wire):
     source: Text
     ownership: JsonObject | None = None
     custom_fields: JsonObject | None = None
+    control: JobControl | None = None
 
     _labels = field_validator("custom_fields")(check_labels)
 

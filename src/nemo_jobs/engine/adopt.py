@@ -92,7 +92,13 @@ async def fail_steps_without_profile(
         found = await _claim_some(db, provider, name, now, options)
         error: Json = {"message": text, "reason": Reason.PROFILE_REMOVED}
         for step in found:
-            outcome = Outcome((Trigger.FAILED,), Reason.PROFILE_REMOVED, text, error_details=error)
+            outcome = Outcome(
+                (Trigger.FAILED,),
+                Reason.PROFILE_REMOVED,
+                text,
+                error_details=error,
+                retention=options.retention,
+            )
             await db.write(steps.apply, options.token, step.id, outcome, now)
 
 

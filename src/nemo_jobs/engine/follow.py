@@ -2,18 +2,23 @@
 
 import asyncio
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol, assert_never
 
 from nemo_jobs.backends import api
-from nemo_jobs.backends.api import Backend, Finds, Handle, Observation, Plan, PlatformInfo
+from nemo_jobs.backends.api import Backend, Collects, Finds, Handle, Observation, Plan, PlatformInfo
 from nemo_jobs.domain import decide as rules
 from nemo_jobs.domain.clock import Clock
 from nemo_jobs.domain.model import Json, Reason, StepRecord, run_key
 from nemo_jobs.domain.profiles import Profile
+from nemo_jobs.domain.retention import DEFAULT, Retention
 from nemo_jobs.domain.states import TERMINAL, WAITING, State, Trigger
 from nemo_jobs.engine import plans
 from nemo_jobs.engine.collect import Collector
+from nemo_jobs.engine.gather import Gathering
+from nemo_jobs.files.objects import ObjectStore
+from nemo_jobs.store.results import Gathered
 from nemo_jobs.store.steps import Applied, LogBatch, Outcome
 
 log = logging.getLogger(__name__)
@@ -41,6 +46,12 @@ class Records(Protocol):
 
     async def last_report(self, step_id: str) -> int | None: ...
 
+    async def announce(self, keys: Sequence[str]) -> None: ...
+
+    async def abandon(self, keys: Sequence[str]) -> None: ...
+
+    async def gathered(self, step_id: str, left: Sequence[Gathered]) -> list[str] | None: ...
+
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
@@ -51,6 +62,8 @@ class Surroundings:
     platform: PlatformInfo
     host: str
     log_limit: int
+    retention: Retention = DEFAULT
+    objects: ObjectStore | None = None  # where results are kept
 
 
 class LeaseLost(Exception):
@@ -77,6 +90,7 @@ class Follower:
         self._collected = False
         self._rest_of_log: LogBatch | None = None
         self._log_note: Json = {}
+        self._results: Json | None = None  # what is to be told about them, once they are stored
         self._event = asyncio.Event()
         self._requested = False
         self._failures = 0
@@ -243,25 +257,45 @@ class Follower:
             self._rest_of_log = await self._collector.drain(DRAIN_SECONDS)
             self._log_note = {"log_note": self._collector.failure} if self._collector.failure else {}
             self._collector = None
+        if self._results is None:
+            self._results = await self._gather()
         batch = self._rest_of_log
         observation = self._observation
         config = self.profile.config
         good = Trigger.SUCCEEDED in action.triggers
-        at_once = good and config.cleanup_completed_jobs_immediately
+        at_once = good and config.cleanup_completed_jobs_immediately and not self._results
         outcome = Outcome(
             triggers=action.triggers,
             reason=action.reason,
             message=action.message,
             tasks=plans.task_changes(observation, action.error) if observation else (),
-            status_details={**(plans.step_details(observation) if observation else {}), **self._log_note},
+            status_details={
+                **(plans.step_details(observation) if observation else {}),
+                **self._log_note,
+                **self._results,
+            },
             error_details=action.error,
             logs=batch,
             removal_after=0 if at_once else config.ttl_seconds_after_finished * 1_000_000,
-            wipe_storage=not good or self.step.ordinal == self.step.steps_total - 1,
             claim_next=False,
         )
         await self._apply(outcome, durable=True)
         return self.step.state not in _HELD
+
+    async def _gather(self) -> Json:
+        """Make what the run left results of the job; what is to be told about them."""
+        objects, step_id, most = self._shared.objects, self.step.id, plans.most_results(self.profile)
+        if objects is None or self.handle is None or not isinstance(self.backend, Collects):
+            return {}
+        grace = plans.limits_of(self.step, self.profile).grace
+        gathering = Gathering(self.backend, self.handle, objects, self._records, step_id, most, grace)
+        if not await gathering.run(self._tell_of_results):
+            raise LeaseLost
+        return gathering.details()
+
+    async def _tell_of_results(self, size: int) -> None:
+        text = f"{self.step.name} has ended; {size >> 20} MiB of results are being stored"
+        await self._apply(Outcome(reason=Reason.RUNNING, message=text), durable=False)
 
     async def _stop(self, action: rules.Stop) -> None:
         changed = (str(action.reason), action.message) != (self.step.reason, self.step.message)
@@ -286,7 +320,7 @@ class Follower:
                 host=self._host(self.handle),
                 generation=self._generation,
             )
-        outcome = replace(outcome, expect=self.step.state)
+        outcome = replace(outcome, expect=self.step.state, retention=self._shared.retention)
         applied = await self._records.apply(self.step.id, outcome, durable=durable)
         if applied is None:
             raise LeaseLost

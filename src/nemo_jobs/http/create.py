@@ -69,6 +69,7 @@ async def create_job(api: Api, request: Request) -> Reply:
 async def checked(api: Api, workspace: str, body: CreateJobRequest, who: Caller) -> store.NewJob:
     """The job that `body` asks for. What the store has to check is left to it."""
     parts = api.parts
+    parts.retention.check_pause_ttl(_pause_ttl(body))
     spec = translate(body.platform_spec, parts.profiles)
     check_profiles(spec, parts.profiles)
     later = _not_there_yet(body, spec)
@@ -149,8 +150,13 @@ async def _name_is_free(api: Api, workspace: str, name: str | None) -> None:
     )
 
 
+def _pause_ttl(body: CreateJobRequest) -> int | None:
+    return None if body.control is None else body.control.pause_ttl_seconds
+
+
 def _new_job(workspace: str, body: CreateJobRequest, spec: JobSpec, context: str) -> store.NewJob:
     name = body.name or generated_job_name(body.source)
+    pause_ttl = _pause_ttl(body)
     return store.NewJob(
         workspace=workspace,
         name=name,
@@ -165,4 +171,5 @@ def _new_job(workspace: str, body: CreateJobRequest, spec: JobSpec, context: str
         custom_fields=None if body.custom_fields is None else dumps(body.custom_fields),
         auth_context=context,
         labels=labels_of(body.custom_fields),
+        control=None if pause_ttl is None else dumps({"pause_ttl_seconds": pause_ttl}),
     )

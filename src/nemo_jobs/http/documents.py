@@ -15,9 +15,9 @@ from nemo_jobs.domain.profiles import (
     SubprocessConfig,
     VolcanoJobConfig,
 )
-from nemo_jobs.domain.spec import CreateJobRequest, JobSpec, Json, StepSpec
+from nemo_jobs.domain.spec import CreateJobRequest, JobControl, JobSpec, Json, StepSpec
 from nemo_jobs.domain.states import State
-from nemo_jobs.http import documents_access, documents_ops, documents_otlp
+from nemo_jobs.http import documents_access, documents_attempts, documents_ops, documents_otlp, documents_results
 from nemo_jobs.http.jobs import JobListQuery
 from nemo_jobs.http.logs import LogQuery
 from nemo_jobs.http.steps import StatusUpdate, StepFilter, StepListQuery, TaskUpdate
@@ -59,6 +59,7 @@ class Job(BaseModel):
     updated_at: datetime = Field(default=...)
     ownership: Json | None = None
     custom_fields: Json | None = None
+    control: JobControl | None = None
     reason: Reason
 
 
@@ -189,6 +190,10 @@ class _Page(BaseModel):
 
 class JobPage(_Page):
     data: list[Job]
+
+
+class AttemptPage(_Page):
+    data: list[documents_attempts.Attempt]
 
 
 class StepPage(_Page):
@@ -370,13 +375,16 @@ MODELS: dict[str, TypeAdapter[Any]] = {
                 Workspace,
                 WorkspacePage,
             ),
+            AttemptPage,
             *(Job, JobPage, JobStatus, Step, StepPage, Task, TaskList, LogPage, Deleted, Live, Ready),
             *(ServiceStatus, ClusterInfo, Discovery, ValidationProblems, Problem, JobFilter, StepsFilter),
         )
     },
     **documents_access.MODELS,
+    **documents_attempts.MODELS,
     **documents_ops.MODELS,
     **documents_otlp.MODELS,
+    **documents_results.MODELS,
     "ProfileList": TypeAdapter(list[AnyProfile]),
     "Object": TypeAdapter(dict[str, Any]),
     "Null": TypeAdapter(_as_shown({})),

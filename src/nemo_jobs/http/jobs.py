@@ -110,7 +110,7 @@ async def _ask(api: Api, request: Request, trigger: Trigger) -> Reply:
     path, parts = request.path, api.parts
     who = caller(request)
     job = await parts.db.write(
-        store.request, path["workspace"], path["name"], trigger, parts.clock.now(), who.actor
+        store.request, path["workspace"], path["name"], trigger, parts.clock.now(), who.actor, parts.retention
     )
     return job_reply(job)
 

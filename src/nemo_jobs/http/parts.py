@@ -6,12 +6,14 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from nemo_jobs.domain.clock import Clock
 from nemo_jobs.domain.model import Json
+from nemo_jobs.domain.retention import DEFAULT, Retention
 
 if TYPE_CHECKING:
     from nemo_jobs.config import Settings
     from nemo_jobs.domain.model import StepRecord
     from nemo_jobs.domain.profiles import ProfileSet
     from nemo_jobs.files.objects import ObjectStore
+    from nemo_jobs.http.access import Gate
     from nemo_jobs.http.routes import Operation
     from nemo_jobs.http.stream import Streams
     from nemo_jobs.http.walks import Walks
@@ -60,6 +62,7 @@ class Parts:
     engine: EngineView | None
     version: str
     revision: str = ""
+    retention: Retention = DEFAULT
     objects: "ObjectStore | None" = None  # where the bytes of files are
 
 
@@ -72,3 +75,4 @@ class Api:
     walks: "Walks"
     metrics: "Metrics"
     operations: "Sequence[Operation]"
+    gate: "Gate | None" = None  # who asks for tokens; None while nobody does

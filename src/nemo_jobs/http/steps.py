@@ -6,12 +6,12 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic_core import from_json
 
-from nemo_jobs.domain.model import Json
+from nemo_jobs.domain.model import Json, StepRecord
 from nemo_jobs.domain.names import NAME_RULE, is_name
 from nemo_jobs.domain.spec import JsonObject, Text
 from nemo_jobs.domain.states import State
 from nemo_jobs.http.errors import BadInput, Refused
-from nemo_jobs.http.identity import caller
+from nemo_jobs.http.identity import caller, readable, shows_to_services
 from nemo_jobs.http.jobs import JOBS, check_page_size
 from nemo_jobs.http.parts import Api
 from nemo_jobs.http.request import Request
@@ -32,7 +32,7 @@ class StepListQuery(BaseModel):
     sort: Literal["created_at", "-created_at", "updated_at", "-updated_at"] = "created_at"
 
 
-def _one_or_many(value: Any) -> Any:
+def one_or_many(value: Any) -> Any:
     return value.split(",") if isinstance(value, str) else value
 
 
@@ -42,7 +42,7 @@ class StepFilter(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     job: str | None = None
-    status: Annotated[list[State], BeforeValidator(_one_or_many)] | None = None
+    status: Annotated[list[State], BeforeValidator(one_or_many)] | None = None
     source: str | None = None
     task_cleanup_pending: bool | None = None
 
@@ -72,9 +72,9 @@ async def list_steps(api: Api, request: Request) -> Reply:
     workspace, job = request.path["workspace"], request.path["name"]
     if job != "-":
         narrow = narrow.model_copy(update={"job": job})
-    walker = Walker(
-        request.scope.get("client"), (workspace, narrow.model_dump_json(), query.sort, query.page_size)
-    )
+    who = request.access and (request.access.principal, request.access.token_id)
+    wanted = (who, workspace, narrow.model_dump_json(), query.sort, query.page_size)
+    walker = Walker(request.scope.get("client"), wanted)
     after = api.walks.start_of(walker, query.page)
     asked = store.StepQuery(
         workspace=None if workspace == "-" else workspace,
@@ -86,13 +86,14 @@ async def list_steps(api: Api, request: Request) -> Reply:
         page=query.page,
         page_size=query.page_size,
         after=after,
+        within=readable(request) if workspace == "-" else None,
     )
     steps, total = await api.parts.db.read(store.list_steps, asked)
     if len(steps) == query.page_size:
         at = steps[-1].created_at if query.sort.endswith("created_at") else steps[-1].updated_at
         api.walks.gave(walker, query.page, (at, steps[-1].id))
     return page_reply(
-        [dumps(step_in_context(step)) for step in steps],
+        [dumps(in_context(request, step)) for step in steps],
         page=query.page,
         page_size=query.page_size,
         total=total,
@@ -121,6 +122,7 @@ async def patch_step_status(api: Api, request: Request) -> Reply:
         error_details=update.error_details or None,
         now=parts.clock.now(),
         actor=caller(request).actor,
+        retention=parts.retention,
     )
     return json_reply(step_json(step))
 
@@ -144,8 +146,7 @@ async def get_task(api: Api, request: Request) -> Reply:
 async def put_task(api: Api, request: Request) -> Reply:
     update = await request.parsed(_TASK_UPDATE)
     path, parts = request.path, api.parts
-    if not is_name(path["name"]):
-        raise Refused(422, f"{path['name']!r} is not a valid task name; a name has {NAME_RULE}")
+    check_task_name(path["name"])
     task = await parts.db.write(
         store.put_task,
         path["workspace"],
@@ -162,12 +163,20 @@ async def put_task(api: Api, request: Request) -> Reply:
     return json_reply(task_json(task))
 
 
+def in_context(request: Request, step: StepRecord) -> Json:
+    """A step as controllers list it; for whom its job runs is shown to services only."""
+    shown = step_in_context(step)
+    if not shows_to_services(request, step.workspace):
+        shown.pop("auth_context", None)
+    return shown
+
+
 def step_filter(pairs: Sequence[tuple[str, str]]) -> StepFilter:
     """The filter of a query, from the JSON form and the bracket form. Raises BadInput."""
     given: Json = {}
     for key, value in pairs:
         if key == "filter":
-            given.update(_json_filter(value))
+            given.update(json_filter(value, "job, status, source or task_cleanup_pending"))
         elif key.startswith("filter[") and key.endswith("]"):
             name = key[len("filter[") : -1]
             if name == "status" and name in given:
@@ -179,14 +188,21 @@ def step_filter(pairs: Sequence[tuple[str, str]]) -> StepFilter:
         raise BadInput(error, "query", "filter") from None
 
 
-def _json_filter(text: str) -> Json:
+def json_filter(text: str, known: str) -> Json:
+    """A filter in its JSON form. Raises Refused, naming what is `known`."""
     try:
         value = from_json(text)
     except ValueError:
         value = None
     if not isinstance(value, dict):
-        raise Refused(422, "filter must be a JSON object with job, status, source or task_cleanup_pending")
+        raise Refused(422, f"filter must be a JSON object with {known}")
     return value
+
+
+def check_task_name(name: str) -> None:
+    """Raises Refused for what can't be the name of a task."""
+    if not is_name(name):
+        raise Refused(422, f"{name!r} is not a valid task name; a name has {NAME_RULE}")
 
 
 _MISSING = (404, 422)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from nemo_jobs.domain.model import JobRecord, Json, LogLine, StepRecord, TaskRecord
 
 if TYPE_CHECKING:
+    from nemo_jobs.store.attempts import AttemptRecord
     from nemo_jobs.store.lookup import StatusTree
     from nemo_jobs.store.workspaces import WorkspaceRecord
 
@@ -70,7 +71,20 @@ def job_text(job: JobRecord) -> str:
         f'"status_details":{job.status_details},"error_details":{job.error_details or "null"},'
         f'"created_at":"{time_text(job.created_at)}","updated_at":"{time_text(job.updated_at)}",'
         f'"ownership":{job.ownership or "null"},"custom_fields":{job.custom_fields or "null"},'
-        f'"reason":{why_text(job)}}}'
+        f'"control":{job.control or "null"},"reason":{why_text(job)}}}'
+    )
+
+
+def attempt_text(attempt: "AttemptRecord") -> str:
+    """An attempt; the JSON columns are copied."""
+    current = "true" if attempt.is_current else "false"
+    return (
+        f'{{"id":"{attempt.id}","name":"{attempt.name}","job":"{attempt.job_id}",'
+        f'"workspace":"{attempt.workspace}","seq":{attempt.seq},"spec":{attempt.spec},'
+        f'"platform_spec":{attempt.platform_spec},"status":"{attempt.state}",'
+        f'"status_details":{attempt.status_details},"error_details":{attempt.error_details or "null"},'
+        f'"is_current":{current},"created_at":"{time_text(attempt.created_at)}",'
+        f'"updated_at":"{time_text(attempt.updated_at)}","reason":{why_text(attempt)}}}'
     )
 
 
@@ -78,7 +92,7 @@ def job_reply(job: JobRecord, status: int = 200) -> Reply:
     return Reply(job_text(job).encode(), status)
 
 
-def why_text(job: JobRecord) -> str:
+def why_text(job: "JobRecord | AttemptRecord") -> str:
     return f'{{"code":{quoted(job.reason)},"message":{quoted(job.message)},"since":"{time_text(job.since)}"}}'
 
 

@@ -23,6 +23,7 @@ __all__ = [
     "Chunk",
     "LogBatch",
     "LogFilter",
+    "Selector",
     "append",
     "attempt_of",
     "before",
@@ -92,7 +93,11 @@ def _store(tx: Tx, attempt_id: str, step_name: str, chunk: Chunk, seq: int) -> N
     )
 
 
-def attempt_of(tx: Tx, job_id: str, selector: str | int | None) -> str:
+#: Which attempt of a job: by number (0 is the first) or id; None is the current one.
+Selector = int | str | None
+
+
+def attempt_of(tx: Tx, job_id: str, selector: Selector) -> str:
     """The id of the attempt that `selector` means: a number (0 is the first), an id, or None for
     the current one. Raises NotFound."""
     query = sa.select(attempt.c.id).where(attempt.c.job_id == job_id)
@@ -319,7 +324,7 @@ def _has_step(tx: Tx, attempt_id: str, name: str) -> bool:
     if tx.one(query) is not None:
         return True
     spec = tx.one(
-        sa.select(job.c.platform_spec)
+        sa.select(sa.func.coalesce(attempt.c.platform_spec, job.c.platform_spec))
         .join(attempt, attempt.c.job_id == job.c.id)
         .where(attempt.c.id == attempt_id)
     )

@@ -6,6 +6,7 @@ import sqlalchemy as sa
 
 from nemo_jobs.domain.model import JobRecord, NotFound, StepRecord, TaskRecord
 from nemo_jobs.store import tasks
+from nemo_jobs.store.logs import Selector, attempt_of
 from nemo_jobs.store.moves import Located
 from nemo_jobs.store.records import JOB_COLUMNS, step_record, steps_joined
 from nemo_jobs.store.sql import Row, Statement, Tx
@@ -62,31 +63,40 @@ def lock_current_step(tx: Tx, found: JobRecord) -> Located:
     return Located.of(row)
 
 
-def lock_step(tx: Tx, found: JobRecord, name: str) -> Located:
-    """A step of the current attempt of a locked job. Raises NotFound."""
-    row = tx.one(_LOCK_STEP, {"in_attempt": found.attempt_id, "asked": name})
+def attempt_in(tx: Tx, found: JobRecord, attempt: Selector) -> str:
+    """The id of an attempt of the job; None means the current one. Raises NotFound."""
+    return found.attempt_id if attempt is None else attempt_of(tx, found.id, attempt)
+
+
+def lock_step(tx: Tx, found: JobRecord, name: str, attempt: Selector = None) -> Located:
+    """A step of an attempt of a locked job. Raises NotFound."""
+    row = tx.one(_LOCK_STEP, {"in_attempt": attempt_in(tx, found, attempt), "asked": name})
     if row is None:
         raise _no_step(found, name)
     return Located.of(row)
 
 
-def get_step(tx: Tx, workspace: str, job_name: str, name: str) -> StepRecord:
-    """A step of the current attempt, by name. Raises NotFound."""
+def get_step(tx: Tx, workspace: str, job_name: str, name: str, attempt: Selector = None) -> StepRecord:
+    """A step of an attempt (None: the current one), by name. Raises NotFound."""
     found = get_job(tx, workspace, job_name)
-    row = tx.one(_STEP_BY_NAME, {"in_attempt": found.attempt_id, "asked": name})
+    row = tx.one(_STEP_BY_NAME, {"in_attempt": attempt_in(tx, found, attempt), "asked": name})
     if row is None:
         raise _no_step(found, name)
     return step_record(row)
 
 
-def list_tasks(tx: Tx, workspace: str, job_name: str, step_name: str) -> list[TaskRecord]:
-    """The tasks of a step of the current attempt, by rank."""
-    return tasks.of_step(tx, get_step(tx, workspace, job_name, step_name).id)
+def list_tasks(
+    tx: Tx, workspace: str, job_name: str, step_name: str, attempt: Selector = None
+) -> list[TaskRecord]:
+    """The tasks of a step of an attempt, by rank."""
+    return tasks.of_step(tx, get_step(tx, workspace, job_name, step_name, attempt).id)
 
 
-def get_task(tx: Tx, workspace: str, job_name: str, step_name: str, name: str) -> TaskRecord:
-    """A task of a step of the current attempt, by name or id. Raises NotFound."""
-    found = tasks.find(tx, get_step(tx, workspace, job_name, step_name).id, name)
+def get_task(
+    tx: Tx, workspace: str, job_name: str, step_name: str, name: str, attempt: Selector = None
+) -> TaskRecord:
+    """A task of a step of an attempt, by name or id. Raises NotFound."""
+    found = tasks.find(tx, get_step(tx, workspace, job_name, step_name, attempt).id, name)
     if found is None:
         where = f"step {step_name!r} of job {job_name!r} in workspace {workspace!r}"
         raise NotFound(f"no task {name!r} in {where}")

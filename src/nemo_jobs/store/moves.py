@@ -12,6 +12,7 @@ import sqlalchemy as sa
 
 from nemo_jobs.domain import names
 from nemo_jobs.domain.model import Json, Reason, StepRecord
+from nemo_jobs.domain.retention import DEFAULT, Retention
 from nemo_jobs.domain.states import TERMINAL, State, rollup
 from nemo_jobs.store import events, outbox, tasks
 from nemo_jobs.store.records import dump, dump_or_none, load, load_or_none, step_record, text
@@ -55,7 +56,7 @@ class Move:
     stop_reason: str | None = None
     due_at: int | None = None
     removal_after: int | None = None
-    wipe_storage: bool = False
+    retention: Retention = DEFAULT
     claim_next: bool = False
 
 
@@ -89,12 +90,17 @@ _UPDATE_ATTEMPT = Statement(
 _UPDATE_JOB = Statement(
     sa.update(job)
     .where(job.c.id == sa.bindparam("the_id"), job.c.attempt_id == sa.bindparam("attempt"))
-    .values({name: sa.bindparam(name) for name in _MIRROR})
+    .values({name: sa.bindparam(name) for name in (*_MIRROR, "storage_due_at")})
 )
 _INSERT_STEP = Statement(
     sa.insert(step).inline().values({column.name: sa.bindparam(column.name) for column in step.c})
 )
-_PLATFORM_SPEC = Statement(sa.select(job.c.platform_spec).where(job.c.id == sa.bindparam("job_id")))
+_PLATFORM_SPEC = Statement(
+    sa.select(sa.func.coalesce(attempt.c.platform_spec, job.c.platform_spec))
+    .join(attempt, attempt.c.job_id == job.c.id)
+    .where(attempt.c.id == sa.bindparam("the_attempt"))
+)
+_CONTROL = Statement(sa.select(job.c.control).where(job.c.id == sa.bindparam("the_job")))
 
 _DEFAULT_REASON = {
     State.CREATED: Reason.QUEUED,
@@ -125,8 +131,7 @@ def move(tx: Tx, at: Located, change: Move, now: int, actor: str = SERVICE) -> M
         touched = tasks.finalise(tx, after, now) or touched
     following = _roll_up(tx, at, after, change, now, actor) if visible else None
     if after.state != before.state and (after.state in TERMINAL or after.state is State.PAUSED) and stored:
-        due_at = now + (change.removal_after or 0)
-        outbox.put(tx, after, stored, due_at, wipe_storage=change.wipe_storage and after.state in TERMINAL)
+        outbox.put(tx, after, stored, now + (change.removal_after or 0), wipe_storage=False)
     if visible or touched:
         tx.wake("job", before.job_id)
     return Moved(after, following)
@@ -262,11 +267,15 @@ def _roll_up(tx: Tx, at: Located, after: StepRecord, change: Move, now: int, act
         state, job_state = target, rolled
     if happened:
         events.append(tx, happened)
-    _mirror(tx, at, following or after, after, job_state, now)
+    _mirror(tx, at, (following or after, after), job_state, change.retention, now)
     return following
 
 
-def _mirror(tx: Tx, at: Located, current: StepRecord, after: StepRecord, job_state: State, now: int) -> None:
+def _mirror(
+    tx: Tx, at: Located, steps: tuple[StepRecord, StepRecord], job_state: State, keeps: Retention, now: int
+) -> None:
+    """Have attempt and job show what their current step, the first of `steps`, does."""
+    current, after = steps
     error = after.error_details if job_state is State.ERROR else None
     shown = {
         "state": job_state.value,
@@ -279,16 +288,25 @@ def _mirror(tx: Tx, at: Located, current: StepRecord, after: StepRecord, job_sta
     if job_state in TERMINAL or not at.is_current:
         tx.count(_UPDATE_ATTEMPT, {**shown, "the_id": after.attempt_id})
     if at.is_current:
-        tx.count(_UPDATE_JOB, {**shown, "the_id": after.job_id, "attempt": after.attempt_id})
+        due = {"storage_due_at": _storage_due(tx, current, job_state, keeps)}
+        tx.count(_UPDATE_JOB, {**shown, **due, "the_id": after.job_id, "attempt": after.attempt_id})
         if job_state is not at.job_state:
             tx.tally(after.workspace, at.job_state.value, -1)
             tx.tally(after.workspace, job_state.value, 1)
 
 
+def _storage_due(tx: Tx, current: StepRecord, job_state: State, keeps: Retention) -> int | None:
+    if job_state is State.PAUSED:
+        row = tx.one(_CONTROL, {"the_job": current.job_id})
+        own = load(row[0]).get("pause_ttl_seconds") if row and row[0] else None
+        return keeps.due(job_state, (current.provider, current.profile), current.since, own)
+    return keeps.due(job_state, (current.provider, current.profile), current.since)
+
+
 def _create_next(
     tx: Tx, at: Located, after: StepRecord, change: Move, now: int, actor: str
 ) -> StepRecord | None:
-    row = tx.one(_PLATFORM_SPEC, {"job_id": after.job_id})
+    row = tx.one(_PLATFORM_SPEC, {"the_attempt": after.attempt_id})
     assert row is not None, "a locked job can't be missing"  # noqa: S101
     spec: Json = load(row[0])["steps"][after.ordinal + 1]
     held = change.claim_next and at.step.lease_token is not None

@@ -8,14 +8,25 @@ from dataclasses import dataclass, replace
 
 import sqlalchemy as sa
 
-from nemo_jobs.domain.model import Conflict, Invalid, JobRecord, Json, Reason, StepRecord, TaskRecord
+from nemo_jobs.domain.model import (
+    Conflict,
+    Invalid,
+    JobRecord,
+    Json,
+    NotFound,
+    Reason,
+    StepRecord,
+    TaskRecord,
+)
+from nemo_jobs.domain.retention import DEFAULT, Retention
 from nemo_jobs.domain.states import TERMINAL, WRITABLE, State
 from nemo_jobs.store import tasks
-from nemo_jobs.store.lookup import lock_job, lock_step
+from nemo_jobs.store.logs import Selector
+from nemo_jobs.store.lookup import attempt_in, lock_job, lock_step
 from nemo_jobs.store.moves import Move, move
 from nemo_jobs.store.records import dump, load, text
 from nemo_jobs.store.sql import Statement, Tx
-from nemo_jobs.store.tables import attempt, job
+from nemo_jobs.store.tables import attempt, job, step, task
 
 #: Bytes of a job's status details, since every list of jobs carries them.
 MAX_DETAILS = 1 << 20
@@ -24,13 +35,66 @@ _MERGE_ATTEMPT = Statement(sa.update(attempt).where(attempt.c.id == sa.bindparam
 _MERGE_JOB = Statement(sa.update(job).where(job.c.id == sa.bindparam("the_id")).values(_DETAILS))
 
 
-def merge_status_details(tx: Tx, workspace: str, name: str, details: Json, now: int) -> None:
-    """Merge keys into what the job shows of its current attempt."""
-    _merge(tx, lock_job(tx, workspace, name), details, now)
+_DETAILS_OF = Statement(
+    sa.select(attempt.c.status_details, attempt.c.updated_at).where(attempt.c.id == sa.bindparam("the_id"))
+)
+_STEP_OF = Statement(
+    sa.select(step.c.name, step.c.state).where(
+        step.c.id == sa.bindparam("the_step"), step.c.attempt_id == sa.bindparam("the_id")
+    )
+)
 
 
-def _merge(tx: Tx, found: JobRecord, details: Json, now: int) -> None:
-    before = load(found.status_details)
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """What a writer takes for granted: that its attempt is the current one and has this step, and
+    maybe that the step is in this state."""
+
+    step_id: str
+    state: State | None = None
+
+
+def merge_status_details(
+    tx: Tx,
+    workspace: str,
+    name: str,
+    details: Json,
+    now: int,
+    *,
+    attempt: Selector = None,
+    expected: Expected | None = None,
+) -> None:
+    """Merge keys into the details of an attempt (None: the current one), which for the current one
+    are also the job's. Raises NotFound, and Conflict where it is not as expected."""
+    found = lock_job(tx, workspace, name)
+    attempt_id = attempt_in(tx, found, attempt)
+    if expected is not None:
+        _check(tx, found, attempt_id, expected)
+    _merge(tx, found, attempt_id, details, now)
+
+
+def _check(tx: Tx, found: JobRecord, attempt_id: str, expected: Expected) -> None:
+    if attempt_id != found.attempt_id:
+        raise Conflict(
+            f"attempt {attempt_id} is not the current one of job {found.name!r} any more, "
+            f"which is {found.attempt_id}; nothing was written"
+        )
+    row = tx.one(_STEP_OF, {"the_step": expected.step_id, "the_id": attempt_id})
+    if row is None:
+        raise Conflict(f"attempt {attempt_id} has no step {expected.step_id}; nothing was written")
+    if expected.state is not None and row[1] != expected.state:
+        raise Conflict(f"step {row[0]!r} is {row[1]}, not {expected.state}; nothing was written")
+
+
+def _merge(tx: Tx, found: JobRecord, attempt_id: str, details: Json, now: int) -> None:
+    is_current = attempt_id == found.attempt_id
+    row = (
+        (found.status_details, found.updated_at)
+        if is_current
+        else tx.one(_DETAILS_OF, {"the_id": attempt_id})
+    )
+    assert row is not None, "its id was read in this transaction"  # noqa: S101
+    before = load(row[0])
     after = {**before, **details}
     if after == before:
         return
@@ -40,9 +104,10 @@ def _merge(tx: Tx, found: JobRecord, details: Json, now: int) -> None:
             f"the status details of job {found.name!r} would have {len(stored)} bytes; "
             f"at most {MAX_DETAILS} are kept: write less, or put it into the log"
         )
-    change = {"details": stored, "at": max(now, found.updated_at)}
-    tx.count(_MERGE_ATTEMPT, {**change, "the_id": found.attempt_id})
-    tx.count(_MERGE_JOB, {**change, "the_id": found.id})
+    change = {"details": stored, "at": max(now, row[1])}
+    tx.count(_MERGE_ATTEMPT, {**change, "the_id": attempt_id})
+    if is_current:
+        tx.count(_MERGE_JOB, {**change, "the_id": found.id})
     tx.wake("job", found.id)
 
 
@@ -58,10 +123,13 @@ def update_step_status(
     error_details: Json | None,
     now: int,
     actor: str,
+    attempt: Selector = None,
+    retention: Retention = DEFAULT,
 ) -> StepRecord:
-    """Set the state of a step of the current attempt. Raises Conflict where that is not allowed."""
+    """Set the state of a step of an attempt (None: the current one), which for the current one
+    moves the job too. Raises Conflict where that is not allowed."""
     found = lock_job(tx, workspace, job_name)
-    at = lock_step(tx, found, step_name)
+    at = lock_step(tx, found, step_name, attempt)
     before = at.step
     if expected_step_id is not None and expected_step_id != before.id:
         raise Conflict(
@@ -80,6 +148,7 @@ def update_step_status(
         status_details=status_details,
         error_details=error_details,
         due_at=now if moved else None,
+        retention=retention,
     )
     after = move(tx, at, change, now, actor).step
     if moved:
@@ -100,11 +169,16 @@ def put_task(
     error_stack: str | None,
     now: int,
     actor: str,
+    attempt: Selector = None,
 ) -> TaskRecord:
     """Create or update a task from its own report, which is also a sign of life. A report that
-    comes too late is answered with the task as it is."""
+    comes too late is answered with the task as it is.
+
+    With no attempt given, a task that an earlier attempt knows is that one's: its report changes
+    nothing of the attempt that is current now.
+    """
     found = lock_job(tx, workspace, job_name)
-    step = lock_step(tx, found, step_name).step
+    step = _addressed(tx, found, step_name, name, attempt)
     known = tasks.of_step(tx, step.id)
     before = next((item for item in known if name in (item.name, item.id)), None)
     report = _Report(state, status_details, error_details or None, error_stack and text(error_stack))
@@ -118,11 +192,47 @@ def put_task(
         tasks.save(tx, before, after or before, now, actor)
         tasks.sign_of_life(tx, before, now)
     if status_details and after is not None and step.state not in _FAILED:
-        _merge(tx, found, status_details, now)
+        _merge(tx, found, step.attempt_id, status_details, now)
     tx.wake("job", found.id)
     found_task = tasks.find(tx, step.id, name)
     assert found_task is not None, "it was written in this transaction"  # noqa: S101
     return found_task
+
+
+_EARLIER = Statement(
+    sa.select(attempt.c.id)
+    .join(step, step.c.attempt_id == attempt.c.id)
+    .join(task, task.c.step_id == step.c.id)
+    .where(
+        attempt.c.job_id == sa.bindparam("the_job"),
+        attempt.c.id != sa.bindparam("current"),
+        step.c.name == sa.bindparam("the_name"),
+        task.c.name == sa.bindparam("the_task"),
+    )
+    .order_by(attempt.c.seq.desc())
+)
+
+
+def _addressed(tx: Tx, found: JobRecord, step_name: str, name: str, selector: Selector) -> StepRecord:
+    """The step whose task reports."""
+    try:
+        there = lock_step(tx, found, step_name, selector).step
+    except NotFound:
+        earlier = None if selector is not None else _earlier(tx, found, step_name, name)
+        if earlier is None:
+            raise
+        return lock_step(tx, found, step_name, earlier).step
+    if selector is None and there.attempt_seq and tasks.find(tx, there.id, name) is None:
+        earlier = _earlier(tx, found, step_name, name)
+        if earlier is not None:
+            return lock_step(tx, found, step_name, earlier).step
+    return there
+
+
+def _earlier(tx: Tx, found: JobRecord, step_name: str, name: str) -> str | None:
+    params = {"the_job": found.id, "current": found.attempt_id, "the_name": step_name, "the_task": name}
+    row = tx.one(_EARLIER, params)
+    return row[0] if row else None
 
 
 _FAILED = (State.CANCELLED, State.ERROR)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 import sqlalchemy as sa
 
 from nemo_jobs.domain.model import Json, StepRecord
+from nemo_jobs.domain.retention import DEFAULT, Retention
 from nemo_jobs.domain.states import State, Trigger, advance
 from nemo_jobs.store import logs, outbox
 from nemo_jobs.store.logs import Chunk, LogBatch
@@ -20,7 +21,7 @@ from nemo_jobs.store.moves import Located, Move, move
 from nemo_jobs.store.outbox import Removal
 from nemo_jobs.store.records import dump, step_record, steps_joined
 from nemo_jobs.store.sql import Statement, Tx, listed
-from nemo_jobs.store.tables import job, step, task
+from nemo_jobs.store.tables import attempt, job, step, task
 from nemo_jobs.store.tasks import TaskChange
 
 __all__ = [
@@ -71,7 +72,7 @@ class Outcome:
     due_at: int | None = None
     logs: LogBatch | None = None
     removal_after: int | None = None  # microseconds after the end
-    wipe_storage: bool = False
+    retention: Retention = DEFAULT
     claim_next: bool = True
     expect: State | None = None
 
@@ -143,9 +144,14 @@ _SET_CURSOR = Statement(
     .returning(step.c.attempt_id, step.c.name)
 )
 _HEARTBEAT = Statement(sa.update(step).where(step.c.lease_token == _TOKEN).values(lease_until=_UNTIL))
-# A first step that never started is let go of by its host too; what follows it or runs again
-# needs the storage that lies there.
-_NEVER_RAN = sa.and_(step.c.state == sa.literal_column("'created'"), step.c.ordinal == sa.literal_column("0"))
+# A first step that never started is let go of by its host too; what follows it or runs again,
+# also in another attempt, needs the storage that lies there.
+_NEVER_RAN = sa.and_(
+    step.c.state == sa.literal_column("'created'"),
+    step.c.ordinal == sa.literal_column("0"),
+    sa.select(attempt.c.seq).where(attempt.c.id == step.c.attempt_id).scalar_subquery()
+    == sa.literal_column("0"),
+)
 _FREED = sa.update(step).values(
     lease_owner=None,
     lease_token=None,
@@ -247,7 +253,7 @@ def apply(tx: Tx, token: str, step_id: str, outcome: Outcome, now: int) -> Appli
         stop_reason=outcome.stop_reason,
         due_at=outcome.due_at,
         removal_after=outcome.removal_after,
-        wipe_storage=outcome.wipe_storage,
+        retention=outcome.retention,
         claim_next=outcome.claim_next,
     )
     moved = move(tx, at, change, now)
