@@ -25,6 +25,8 @@ from nemo_jobs.store.tables_files import file, object_removal, result
 #: Results of one job, all attempts together.
 MOST_RESULTS = 10_000
 SERVICE = "service:jobs"
+#: In place of an attempt: the current one alone, where None would mean any.
+CURRENT = "current"
 _RESULT_ID = "result"
 _STEP_PART = 28  # characters of a step's name that become part of a result's
 
@@ -120,7 +122,7 @@ def add_result(
     """Post a result of the attempt (None: the current one). Raises NotFound for a job or attempt
     that is not there, Conflict for a name that is taken, Invalid for an artifact that can't be one."""
     found = lock_job(tx, workspace, job)
-    attempt_id = attempt_of(tx, found.id, attempt)
+    attempt_id = _attempt_id(tx, found, CURRENT if attempt is None else attempt)
     if tx.one(_SHOWN, {"the_job": found.id, "asked": name}) is not None:
         raise Conflict(
             f"job {found.name!r} in workspace {workspace!r} has a result {name!r} already; "
@@ -176,11 +178,15 @@ def find_result(
     if attempt is None:
         row = tx.one(_SHOWN, key)
     else:
-        row = tx.one(_NAMED_OF_ATTEMPT, {**key, "in_attempt": attempt_of(tx, found.id, attempt)})
+        row = tx.one(_NAMED_OF_ATTEMPT, {**key, "in_attempt": _attempt_id(tx, found, attempt)})
     if row is None:
         of = "" if attempt is None else f" of attempt {attempt}"
         raise NotFound(f"no result {name!r}{of} in job {found.name!r} of workspace {workspace!r}")
     return found, ResultRecord(*row)
+
+
+def _attempt_id(tx: Tx, found: JobRecord, attempt: int | str) -> str:
+    return found.attempt_id if attempt == CURRENT else attempt_of(tx, found.id, attempt)
 
 
 def list_results(
@@ -191,10 +197,11 @@ def list_results(
     if attempt is None:
         rows = tx.run(_ALL_SHOWN, {"the_job": found.id})
     else:
-        rows = tx.run(_ALL_OF_ATTEMPT, {"the_job": found.id, "in_attempt": attempt_of(tx, found.id, attempt)})
-    key = sort.removeprefix("-")
+        key = {"the_job": found.id, "in_attempt": _attempt_id(tx, found, attempt)}
+        rows = tx.run(_ALL_OF_ATTEMPT, key)
+    time = sort.removeprefix("-")
     records = [ResultRecord(*row) for row in rows]
-    records.sort(key=lambda one: (getattr(one, key), one.name), reverse=sort.startswith("-"))
+    records.sort(key=lambda one: (getattr(one, time), one.name), reverse=sort.startswith("-"))
     return found, records
 
 
