@@ -199,6 +199,12 @@ def list_filesets(
     return [FilesetRecord(*row) for row in rows], total
 
 
+def count_in(tx: Tx, workspace: str) -> int:
+    """How many filesets have a row in a workspace."""
+    row = tx.one(sa.select(sa.func.count()).select_from(fileset).where(fileset.c.workspace == workspace))
+    return int(row[0]) if row else 0
+
+
 def _how_many(tx: Tx, workspace: str) -> int:
     """Counted by indexes and by the totals of jobs, never by looking at jobs."""
     here = fileset.c.workspace == workspace
