@@ -60,7 +60,7 @@ class Guard:
             extra = ((b"access-control-allow-origin", origin), (b"vary", b"Origin"), _EXPOSED)
             if scope["method"] == "OPTIONS":
                 return _preflight(scope), extra
-        if has_body and not _is_json(kind) and not _is_records(kind, scope["path"]):
+        if has_body and not _is_json(kind) and not _takes_bytes(kind, scope):
             return _bad_type(kind), extra
         return None, extra
 
@@ -94,6 +94,8 @@ def guard_of(settings: "Settings") -> Guard:
         named.add(platform.loopback_address)
     if service.host not in _ANY_ADDRESS:
         named.add(service.host)
+    if settings.auth.enabled:
+        named.add("*")  # a page that took over a name has no token
     return Guard({*named, *service.allowed_hosts}, service.cors_origins)
 
 
@@ -123,6 +125,14 @@ def _is_json(kind: bytes | None) -> bool:
         return False
     media = kind.split(b";", 1)[0].strip().lower()
     return media == b"application/json" or (media.startswith(b"application/") and media.endswith(b"+json"))
+
+
+def _takes_bytes(kind: bytes | None, scope: Scope) -> bool:
+    """Where a body may be something else than JSON."""
+    path: str = scope["path"]
+    # A file is whatever it is. A page can't send a PUT elsewhere without asking first.
+    uploads = scope["method"] == "PUT" and path.startswith("/apis/files/") and "/-/" in path
+    return uploads or _is_records(kind, path)
 
 
 def _is_records(kind: bytes | None, path: str) -> bool:

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from nemo_jobs.domain.access import EVERYWHERE, SERVICE_PREFIX, Grants, Scope
+from nemo_jobs.domain.access import EVERYWHERE, NOTHING, SERVICE_PREFIX, Grants, Scope
 from nemo_jobs.domain.model import Json
 from nemo_jobs.http.errors import Refused
 from nemo_jobs.http.request import Request
@@ -76,6 +76,8 @@ def _context(fields: Mapping[str, object]) -> str:
     return json.dumps({**empty, **fields}, ensure_ascii=False, separators=(",", ":"))
 
 
+#: The access of a request that needs none.
+NOBODY = Access("anonymous", NOTHING)
 ANONYMOUS = Caller("anonymous", _context({}))
 
 

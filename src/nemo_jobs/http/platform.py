@@ -3,6 +3,7 @@
 import json
 
 from nemo_jobs.domain.model import Json
+from nemo_jobs.http.identity import readable
 from nemo_jobs.http.jobs import JOBS
 from nemo_jobs.http.parts import Api
 from nemo_jobs.http.request import Request
@@ -33,11 +34,19 @@ async def get_service_status(api: Api, request: Request) -> Reply:
     healthy = all(loops.values())
     ready = [] if problem else list(SERVICES)
     not_ready = [{"name": name, "message": problem} for name in SERVICES] if problem else []
+    said: Json = {
+        "status": "unhealthy" if problem else "healthy" if healthy and not troubles else "degraded",
+        "services": {"ready": ready, "not_ready": not_ready},
+        "controllers": {"healthy": healthy, "status": loops},
+    }
+    if readable(request) is not None:
+        # What follows names jobs, paths and profiles of all workspaces; a problem names machines.
+        for item in not_ready:
+            item["message"] = "the database can't be used now"
+        return json_reply(said)
     return json_reply(
         {
-            "status": "unhealthy" if problem else "healthy" if healthy and not troubles else "degraded",
-            "services": {"ready": ready, "not_ready": not_ready},
-            "controllers": {"healthy": healthy, "status": loops},
+            **said,
             "version": parts.version,
             "problems": troubles,
             "held_steps": dict(parts.engine.snapshot()) if parts.engine else {},
@@ -52,7 +61,9 @@ async def get_cluster_info(api: Api, request: Request) -> Reply:
 
 
 async def get_discovery(api: Api, request: Request) -> Reply:
-    return json_reply({"auth_enabled": False, "oidc": None})
+    gate = api.gate
+    told = None if gate is None or gate.issuer is None else await gate.issuer.discovery()
+    return json_reply({"auth_enabled": gate is not None, "oidc": told})
 
 
 async def get_profiles(api: Api, request: Request) -> Reply:
@@ -82,11 +93,30 @@ def _left_out(api: Api) -> list[Json]:
 
 OPERATIONS = (
     Operation("GET", PROFILES, get_profiles, "List the execution profiles", "ProfileList"),
-    Operation("GET", "/status", get_service_status, "State of the service and its loops", "ServiceStatus"),
-    Operation("GET", "/health/live", get_live, "Whether the process answers", "Live"),
-    Operation("GET", "/health/ready", get_ready, "Whether the service can take work", "Ready", errors=(503,)),
-    Operation("GET", "/cluster-info", get_cluster_info, "Version of the service", "ClusterInfo"),
-    Operation("GET", "/apis/auth/discovery", get_discovery, "How to log in", "Discovery"),
-    Operation("GET", "/metrics", get_metrics, "Metrics for Prometheus", None, media="text/plain"),
-    Operation("GET", "/openapi.json", get_document, "This document", "Object"),
+    Operation(
+        "GET",
+        "/status",
+        get_service_status,
+        "State of the service and its loops",
+        "ServiceStatus",
+        scope="any",
+    ),
+    Operation("GET", "/health/live", get_live, "Whether the process answers", "Live", scope="none"),
+    Operation(
+        "GET",
+        "/health/ready",
+        get_ready,
+        "Whether the service can take work",
+        "Ready",
+        errors=(503,),
+        scope="none",
+    ),
+    Operation(
+        "GET", "/cluster-info", get_cluster_info, "Version of the service", "ClusterInfo", scope="none"
+    ),
+    Operation("GET", "/apis/auth/discovery", get_discovery, "How to log in", "Discovery", scope="none"),
+    Operation(
+        "GET", "/metrics", get_metrics, "Metrics for Prometheus", None, media="text/plain", scope="read*"
+    ),
+    Operation("GET", "/openapi.json", get_document, "This document", "Object", scope="none"),
 )

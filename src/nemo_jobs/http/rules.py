@@ -2,8 +2,8 @@
 
 A route with a workspace in its path needs a scope there: read to look, write to change, unless
 its operation says otherwise. One without needs it somewhere, or with a `*` behind the scope in
-all workspaces; `none` needs no token. What the token of a task may do is listed here, route by
-route: everything else is closed to it.
+all workspaces; `none` needs no token, and with `any` one only shows more. What the token of a
+task may do is listed here, route by route: everything else is closed to it.
 """
 
 import re
@@ -17,7 +17,7 @@ from nemo_jobs.store.tokens import TaskOf
 #: May a task use a route with these path values? Names and ids of jobs are known, secrets are not.
 TaskRule = Callable[[TaskOf, Sequence[str]], bool]
 
-OPEN = "none"
+OPEN, ANY = "none", "any"
 _WORKSPACE = re.compile(r"/workspaces/\{(\w+)\}")
 _PLACE = re.compile(r"\{[^}]*\}")
 #: The routes whose workspace may be `-`, for all that the caller may read.
@@ -27,9 +27,10 @@ _WILD = ("/apis/jobs/v2/workspaces/{}/jobs", "/apis/jobs/v2/workspaces/{}/jobs/{
 @dataclass(frozen=True, slots=True)
 class Rule:
     """`workspace` names the path value that is the workspace. Without one, `everywhere` says that
-    the scope must hold in all of them. `scope` None: no token is needed."""
+    the scope must hold in all of them. `scope` None: no token is needed; `asks`: one is looked at."""
 
     scope: Scope | None
+    asks: bool
     workspace: str | None
     everywhere: bool
     wild: bool
@@ -39,14 +40,15 @@ class Rule:
 
 def rule_of(operation: Operation) -> Rule:
     """The rule of an operation. Raises ValueError for a scope that is none."""
-    if operation.scope == OPEN:
-        return Rule(None, None, False, False, None, False)
+    if operation.scope in (OPEN, ANY):
+        return Rule(None, operation.scope == ANY, None, False, False, None, False)
     found = _WORKSPACE.search(operation.path)
     looks = operation.method in ("GET", "HEAD")
     said = operation.scope or ("read" if looks else "write" if found else "admin*")
     bare = _PLACE.sub("{}", operation.path)
     return Rule(
         scope=Scope(said.removesuffix("*")),
+        asks=True,
         workspace=found[1] if found else None,
         everywhere=said.endswith("*"),
         wild=looks and bare in _WILD,
@@ -112,5 +114,3 @@ _TASK_RULES: Mapping[tuple[str, str], TaskRule] = {
     # Which secrets those are is looked up when one is asked for: see `access`.
     ("GET", _SECRET): lambda task, path: True,
 }
-#: Routes that the token of a task may use without having a job in their path.
-TASK_ANYWHERE: Mapping[tuple[str, str], TaskRule] = {}

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, Field, TypeAdapter
 
 from nemo_jobs.domain.spec import Name, Text
-from nemo_jobs.http.identity import caller
+from nemo_jobs.http.identity import caller, readable
 from nemo_jobs.http.jobs import check_page_size
 from nemo_jobs.http.parts import Api
 from nemo_jobs.http.request import Request
@@ -43,7 +43,9 @@ _UPDATE = TypeAdapter(WorkspaceUpdate)
 async def list_workspaces(api: Api, request: Request) -> Reply:
     query = request.query(WorkspaceListQuery)
     check_page_size(query.page_size)
-    found, total = await api.parts.db.read(store.list_workspaces, query.sort, query.page, query.page_size)
+    found, total = await api.parts.db.read(
+        store.list_workspaces, query.sort, query.page, query.page_size, readable(request)
+    )
     return page_reply(
         [dumps(workspace_json(workspace)) for workspace in found],
         page=query.page,
@@ -111,8 +113,15 @@ OPERATIONS = (
         "Workspace",
         body="WorkspaceUpdate",
         errors=(404, 422),
+        scope="admin",
     ),
     Operation(
-        "DELETE", WORKSPACE, delete_workspace, "Delete an empty workspace", "Deleted", errors=(404, 409)
+        "DELETE",
+        WORKSPACE,
+        delete_workspace,
+        "Delete an empty workspace",
+        "Deleted",
+        errors=(404, 409),
+        scope="admin",
     ),
 )

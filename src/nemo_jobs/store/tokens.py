@@ -208,8 +208,9 @@ def count(tx: Tx) -> int:
     return int(row[0]) if row else 0
 
 
-def forget_workspace(tx: Tx, name: str, now: int) -> None:
-    """Take a workspace that goes out of all grants: another of that name is another's."""
+def forget_workspace(tx: Tx, name: str) -> None:
+    """Take a workspace that goes out of all grants: a later one of that name is another's. Tokens
+    that held nowhere else go with it."""
     rows = tx.run(
         sa.select(token.c.id, token.c.grants).where(
             _OF_PEOPLE, token.c.grants.like(sa.literal(f'%"{_escaped(name)}"%'), escape="!")
@@ -220,10 +221,11 @@ def forget_workspace(tx: Tx, name: str, now: int) -> None:
         left = {key: scopes for key, scopes in before.items() if key != name}
         if left == before:
             continue
-        grants = json.dumps(left, separators=(",", ":"))
-        tx.count(sa.update(token).where(token.c.id == token_id).values(grants=grants))
-        if not left:
-            tx.count(_REVOKE, {"the_id": token_id, "now": now})
+        if left:
+            grants = json.dumps(left, separators=(",", ":"))
+            tx.count(sa.update(token).where(token.c.id == token_id).values(grants=grants))
+        else:
+            tx.count(sa.delete(token).where(token.c.id == token_id))
         tx.wake("token", token_id)
 
 

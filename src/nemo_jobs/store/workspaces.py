@@ -6,7 +6,7 @@ import sqlalchemy as sa
 
 from nemo_jobs.domain import names
 from nemo_jobs.domain.model import Conflict, NotFound
-from nemo_jobs.store import tokens
+from nemo_jobs.store import filesets, tokens
 from nemo_jobs.store.records import text
 from nemo_jobs.store.sql import Statement, Tx
 from nemo_jobs.store.tables import job, job_count, workspace
@@ -101,6 +101,10 @@ def delete_workspace(tx: Tx, name: str) -> WorkspaceRecord:
         shown = ", ".join(f"{count} {_noun(table, count)}" for table, count in held if count)
         raise Conflict(f"workspace {name!r} still has {shown}; delete them first")
     tx.count(sa.delete(idempotency).where(idempotency.c.workspace == name))
+    left = filesets.count_in(tx, name)
+    if left:
+        noun = "fileset" if left == 1 else "filesets"
+        raise Conflict(f"workspace {name!r} still has {left} {noun}; delete them first")
     tokens.forget_workspace(tx, name)
     tx.count(sa.delete(job_count).where(job_count.c.workspace == name))
     tx.count(sa.delete(workspace).where(workspace.c.name == name))
@@ -112,7 +116,10 @@ _HELD = (job, secret, fileset, project)
 
 
 def _count(tx: Tx, table: sa.Table, name: str) -> int:
-    row = tx.one(sa.select(sa.func.count()).select_from(table).where(table.c.workspace == name))
+    counted = sa.select(sa.func.count()).select_from(table).where(table.c.workspace == name)
+    if table is fileset:  # those of jobs go with their jobs
+        counted = counted.where(fileset.c.job_id.is_(None))
+    row = tx.one(counted)
     return int(row[0]) if row else 0
 
 
