@@ -53,7 +53,7 @@ class BulkRequest(BaseModel):
     def _counted_or_dry(self) -> "BulkRequest":
         if self.dry_run == (self.expected_count is not None):
             raise ValueError(
-                "give either dry_run: true, which tells how many jobs match, or expected_count with that number"
+                "give either dry_run: true, which tells how many jobs match, or that number as expected_count"
             )
         return self
 
