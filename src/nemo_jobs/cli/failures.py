@@ -49,6 +49,8 @@ def report(error: Exception, session: Session) -> int:
         session.note("error: " + describe(error, session.settings.base_url))
         if isinstance(error, HttpError) and session.flags.verbose:
             session.note(f"request: {error.method} {error.target}")
+        if isinstance(error, Unauthorized):
+            session.note(_sign_in(session))
         if session.hint and isinstance(error, ConnectionFailed) and not error.refused:
             session.note(session.hint)
         return 3
@@ -60,3 +62,10 @@ def report(error: Exception, session: Session) -> int:
     else:
         session.note("run it again with -v to see where")
     return 1
+
+
+def _sign_in(session: Session) -> str:
+    """What to do about a 401."""
+    if session.settings.token:
+        return "the token isn't valid here; give another one: nemo config set --token-file FILE"
+    return "no token was sent; set NHX_ACCESS_TOKEN, or keep one: nemo config set --token-file FILE"

@@ -25,7 +25,7 @@ class Follow:
     tail: int | None = None
     plain: bool = False
     decide: bool = False
-    attempt_id: int | None = None
+    attempt_id: int | str | None = None
     step_id: str | None = None
     task_id: str | None = None
 

@@ -52,6 +52,29 @@ def read_input(file: str | None, data: str | None) -> Json:
     return parse_object(text, where)
 
 
+def check_input(
+    fields: Json,
+    *,
+    texts: tuple[str, ...] = (),
+    objects: tuple[str, ...] = (),
+    required: tuple[str, ...] = (),
+) -> None:
+    """Refuse what no service would take, all problems at once."""
+    problems = [f"{key}: required, but missing" for key in required if fields.get(key) is None]
+    known = ", ".join(sorted((*texts, *objects)))
+    for key, value in fields.items():
+        if key not in texts and key not in objects:
+            problems.append(f"{key}: unknown; known: {known}")
+        elif value is None:
+            continue
+        elif key in objects and not isinstance(value, dict):
+            problems.append(f"{key}: must be an object, not {type(value).__name__}")
+        elif key in texts and not isinstance(value, str):
+            problems.append(f"{key}: must be text, not {type(value).__name__} ({value!r}); put it in quotes")
+    if problems:
+        raise click.UsageError("the request can't be sent:\n  " + "\n  ".join(problems))
+
+
 def parse_object(text: str, where: str) -> Json:
     """An object written as JSON or YAML; a key that is written twice is refused."""
     try:

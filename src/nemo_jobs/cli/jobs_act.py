@@ -3,13 +3,13 @@
 import click
 
 from nemo_jobs.cli.inputs import Json, input_options, json_option, read_input
-from nemo_jobs.cli.options import job_command, name_argument
+from nemo_jobs.cli.options import job_argument, job_command
 from nemo_jobs.cli.render import show_object
 from nemo_jobs.cli.session import Session
 
 
 @click.command()
-@name_argument()
+@job_argument()
 @job_command()
 def get(session: Session, name: str) -> None:
     """Show a job."""
@@ -17,7 +17,7 @@ def get(session: Session, name: str) -> None:
 
 
 @click.command("get-status")
-@name_argument()
+@job_argument()
 @job_command()
 def get_status(session: Session, name: str) -> None:
     """Show the states of a job, its steps and their tasks."""
@@ -25,7 +25,7 @@ def get_status(session: Session, name: str) -> None:
 
 
 @click.command()
-@name_argument()
+@job_argument()
 @job_command()
 def cancel(session: Session, name: str) -> None:
     """Ask a job to end; nothing of it runs any more when it is 'cancelled'."""
@@ -33,7 +33,7 @@ def cancel(session: Session, name: str) -> None:
 
 
 @click.command()
-@name_argument()
+@job_argument()
 @job_command()
 def pause(session: Session, name: str) -> None:
     """Stop a job's work so that it can be resumed."""
@@ -41,7 +41,7 @@ def pause(session: Session, name: str) -> None:
 
 
 @click.command()
-@name_argument()
+@job_argument()
 @job_command()
 def resume(session: Session, name: str) -> None:
     """Start the stopped step of a paused job again."""
@@ -49,7 +49,7 @@ def resume(session: Session, name: str) -> None:
 
 
 @click.command()
-@name_argument()
+@job_argument()
 @job_command()
 def delete(session: Session, name: str) -> None:
     """Delete an ended job with its logs and storage."""
@@ -58,7 +58,7 @@ def delete(session: Session, name: str) -> None:
 
 
 @click.command("update-status-details")
-@name_argument()
+@job_argument()
 @json_option("--body", help="The keys to set, as a JSON object.")
 @input_options
 @job_command()

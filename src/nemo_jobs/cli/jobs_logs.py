@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from nemo_jobs.cli.options import columns_option, job_command, name_argument
+from nemo_jobs.cli.options import attempt_option, columns_option, job_argument, job_command
 from nemo_jobs.cli.render import list_format, show_list
 from nemo_jobs.cli.session import Session
 
@@ -17,14 +17,14 @@ def which_lines(command: Any) -> Any:
     for option in (
         click.option("--task-id", metavar="TASK", help="Only lines of this task."),
         click.option("--step-id", metavar="STEP", help="Only lines of this step."),
-        click.option("--attempt-id", type=click.IntRange(0), metavar="N", help="Attempt, counted from 0."),
+        attempt_option("Only lines of this attempt: its number from 0, its id, or 'current'."),
     ):
         command = option(command)
     return command
 
 
 @click.command("get-logs")
-@name_argument()
+@job_argument()
 @which_lines
 @click.option("--limit", type=click.IntRange(1, 10000), metavar="N", help="Lines per page.  [100]")
 @click.option("--page-cursor", metavar="CURSOR", help="next_page or prev_page of another page.")
@@ -36,7 +36,7 @@ def which_lines(command: Any) -> Any:
 def get_logs(
     session: Session,
     name: str,
-    attempt_id: int | None,
+    attempt_id: int | str | None,
     step_id: str | None,
     task_id: str | None,
     limit: int | None,

@@ -6,13 +6,13 @@ from typing import Any
 import click
 
 from nemo_jobs.cli.jobs_logs import which_lines
-from nemo_jobs.cli.options import job_command, name_argument
+from nemo_jobs.cli.options import job_argument, job_command
 from nemo_jobs.cli.session import Session, stdout
 from nemo_jobs.cli.text import clean
 
 
 @click.command()
-@name_argument()
+@job_argument()
 @click.option(
     "-n",
     "--lines",

@@ -5,12 +5,12 @@ from typing import Any
 import click
 
 from nemo_jobs.cli.jobs_logs import which_lines
-from nemo_jobs.cli.options import job_command, name_argument
+from nemo_jobs.cli.options import job_argument, job_command
 from nemo_jobs.cli.session import Session
 
 
 @click.command()
-@name_argument()
+@job_argument()
 @which_lines
 @click.option("--limit", type=click.IntRange(1, 10000), metavar="N", help="Lines per request.")
 @click.option("--timeout", type=click.IntRange(1), metavar="S", help="Give up after S seconds; exit 1.")

@@ -14,6 +14,7 @@ Decorator = Callable[[Command], Command]
 _FORMATS = click.Choice(FORMATS)
 _FORMAT_NAMES = ("--output-format", "--output")
 _TIMESTAMPS = click.Choice(TIMESTAMP_FORMATS)
+_ATTEMPT_ID = "platform-job-attempt-"
 _TIMES_HELP = "How tables show times."
 _CONTEXT_HELP = "Context of the settings file."
 _TELEMETRY_HELP = "Accepted, without effect: the command reports to nobody."
@@ -38,7 +39,14 @@ def global_options(
             _flag(
                 "timestamp_format", "--timestamp-format", type=_TIMESTAMPS, hidden=hidden, help=_TIMES_HELP
             ),
-            _flag("verbose", "-v", "--verbose", count=True, hidden=hidden, help="Show each request."),
+            _flag(
+                "verbose",
+                "-v",
+                "--verbose",
+                count=True,
+                hidden=hidden,
+                help="Show each request; twice: heads of answers too.",
+            ),
             click.option(
                 "--no-telemetry", is_flag=True, hidden=hidden, expose_value=False, help=_TELEMETRY_HELP
             ),
@@ -86,6 +94,41 @@ def nonempty(context: click.Context, parameter: click.Parameter, value: str | No
 def name_argument(name: str = "name", metavar: str = "NAME") -> Callable[[Any], Any]:
     """A required name."""
     return click.argument(name, metavar=metavar, callback=nonempty)
+
+
+def complete_job(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[Any]:
+    """What a shell offers where a job is named."""
+    from nemo_jobs.cli.completion import job_names
+
+    return [*job_names(context, incomplete)]
+
+
+def job_argument(name: str = "name", metavar: str = "NAME") -> Callable[[Any], Any]:
+    """A required job, by name or id."""
+    return click.argument(name, metavar=metavar, callback=nonempty, shell_complete=complete_job)
+
+
+def job_option(command: Any) -> Any:
+    """`--job`, required."""
+    return click.option(
+        "--job", required=True, callback=nonempty, shell_complete=complete_job, metavar="JOB", help="The job."
+    )(command)
+
+
+def attempt_option(help: str) -> Callable[[Any], Any]:
+    """`--attempt-id`: a number counts the attempts from 0; everything else is an id or `current`."""
+
+    def read(context: click.Context, parameter: click.Parameter, value: str | None) -> int | str | None:
+        text = nonempty(context, parameter, value)
+        if text is None or text == "current" or text.startswith(_ATTEMPT_ID):
+            return text
+        if not (text.isascii() and text.isdecimal()):
+            raise click.BadParameter(
+                f"'{text}' is neither a number from 0 nor '{_ATTEMPT_ID}…' nor 'current'"
+            )
+        return int(text)
+
+    return click.option("--attempt-id", metavar="N|ID", callback=read, help=help)
 
 
 def job_command(**choices: bool) -> Callable[[Any], Any]:

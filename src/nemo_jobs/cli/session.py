@@ -94,6 +94,7 @@ class Session:
                 ca_file=chosen.ca_file,
                 retry=retry or Retry(refused=False, warn=self.note),
                 trace=self.note if self.flags.verbose else None,
+                heads=self.flags.verbose > 1,
             )
         except BadAddress as error:
             raise CommandError(str(error), 2) from error

@@ -89,13 +89,15 @@ def resolve(flags: Given, environ: Mapping[str, str]) -> Settings:
     context = _named(content, "contexts", name, path) if name else {}
     cluster = _named(content, "clusters", context.get("cluster"), path) if context.get("cluster") else {}
     user = _named(content, "users", context.get("user"), path) if context.get("user") else {}
-    preferences = _mapping(context.get("preferences") or content.get("preferences"))
+    preferences = {**_mapping(content.get("preferences")), **_mapping(context.get("preferences"))}
+    address = _text(cluster, "base_url", f"{path}: cluster '{context.get('cluster')}'")
+    place = _text(context, "workspace", f"{path}: context '{name}'")
     return Settings(
-        base_url=flags.base_url or environ.get("NHX_BASE_URL") or cluster.get("base_url") or DEFAULT_URL,
+        base_url=flags.base_url or environ.get("NHX_BASE_URL") or address or DEFAULT_URL,
         context=name,
-        workspace=environ.get("NHX_WORKSPACE") or context.get("workspace") or "default",
-        token=environ.get("NHX_ACCESS_TOKEN") or user.get("token"),
-        ca_file=cluster.get("certificate_authority"),
+        workspace=environ.get("NHX_WORKSPACE") or place or "default",
+        token=environ.get("NHX_ACCESS_TOKEN") or token_of(user, f"{path}: user '{context.get('user')}'"),
+        ca_file=_text(cluster, "certificate_authority", f"{path}: cluster '{context.get('cluster')}'"),
         output_format=_choice("output_format", "NHX_OUTPUT_FORMAT", FORMATS, environ, preferences, path),
         timestamp_format=flags.timestamp_format
         or _choice("timestamp_format", "NHX_TIMESTAMP_FORMAT", TIMESTAMP_FORMATS, environ, preferences, path),
@@ -107,8 +109,30 @@ def resolve(flags: Given, environ: Mapping[str, str]) -> Settings:
     )
 
 
+def token_of(user: dict[str, Any], where: str) -> str | None:
+    """The token of a user, whatever its type: `token`, `oauth`. A `no-auth` user has none."""
+    if user.get("type") == "no-auth":
+        return None
+    return _text(user, "token", where) or _text(user, "access_token", where)
+
+
+def named_items(content: dict[str, Any], kind: str, path: str) -> list[dict[str, Any]]:
+    """The clusters, users or contexts of a file."""
+    items = content.get(kind) or []
+    if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
+        raise BadSettings(f"{path}: {kind} must be a list of objects with a name")
+    return items
+
+
+def _text(holder: dict[str, Any], key: str, where: str) -> str | None:
+    value = holder.get(key)
+    if value is not None and not isinstance(value, str):
+        raise BadSettings(f"{where}: {key} must be text, not {type(value).__name__}")
+    return value or None
+
+
 def _named(content: dict[str, Any], kind: str, name: Any, path: str) -> dict[str, Any]:
-    items = [item for item in content.get(kind) or () if isinstance(item, dict)]
+    items = named_items(content, kind, path)
     for item in items:
         if item.get("name") == name:
             return item

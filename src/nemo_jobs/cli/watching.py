@@ -33,7 +33,7 @@ class Watch:
     logs: bool = True
     limit: int | None = None
     history: bool = True
-    attempt_id: int | None = None
+    attempt_id: int | str | None = None
     step_id: str | None = None
     task_id: str | None = None
 

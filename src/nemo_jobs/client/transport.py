@@ -37,6 +37,7 @@ class Transport:
         ca_file: str | None = None,
         retry: Retry | None = None,
         trace: Callable[[str], None] | None = None,
+        heads: bool = False,
     ) -> None:
         self.base_url = base_url
         self.address = parse_address(base_url)
@@ -46,6 +47,7 @@ class Transport:
         self._token = token
         self._ca_file = ca_file
         self._trace = trace
+        self._heads = heads
         self._kept: list[Connection] = []
 
     def call(
@@ -175,6 +177,8 @@ class Transport:
             if not done:
                 connection.close()
         self._say(f"{method} {target} -> {response.status} in {(time.monotonic() - started) * 1e3:.1f} ms")
+        for name, value in response.headers.items() if self._heads else ():
+            self._say(f"  {name}: {value}")
         return response
 
     def _whole(self, response: Response) -> bytes:
