@@ -13,10 +13,13 @@
 | `FAKE_LOST` | seconds after its start at which it vanishes |
 | `FAKE_IGNORE_STOP` | `1`: ends only when the grace is over; `<seconds>`: ends that long after the stop |
 | `FAKE_REASON` | the reason that comes with a failure, such as `oom` |
+| `FAKE_RESULTS` | what it leaves as results: a JSON object of paths and texts |
+| `FAKE_RESULTS_CHANGE` | so many times a file of them is read while it changes |
 """
 
 import asyncio
 import contextlib
+import json
 import math
 import signal
 from collections import Counter
@@ -29,6 +32,10 @@ from nemo_jobs.backends.api import (
     Handle,
     Health,
     Json,
+    Left,
+    LeftChanged,
+    LeftFile,
+    LeftItem,
     LogPiece,
     Observation,
     Phase,
@@ -63,6 +70,7 @@ class FakeWork:
     removed: bool = False
     seen: Phase | None = None
     trimmed: dict[str, int] = field(default_factory=dict)
+    changed: int = 0  # times that a result was read while it changed
 
     @property
     def starts_at(self) -> float:
@@ -181,6 +189,32 @@ class FakeReading:
             for stream, position in cursor.items():
                 work.trimmed[stream] = max(work.trimmed.get(stream, 0), int(position))
 
+    async def left(self, handle: Handle, most_bytes: int) -> Left | None:
+        self._ask("left")
+        work = self.world.works.get(handle.key)
+        texts = _results(work) if work is not None else {}
+        items, notes = [], []
+        for name in sorted({path.partition("/")[0] for path in texts}):
+            below = {path: text for path, text in texts.items() if path.partition("/")[0] == name}
+            files = tuple(
+                LeftFile(path, path.partition("/")[2], len(text.encode())) for path, text in below.items()
+            )
+            if sum(file.size for file in files) > most_bytes:
+                notes.append(f"{name} was left out: it does not fit")
+            else:
+                items.append(LeftItem(name, name not in below, files))
+        return Left(tuple(items), tuple(notes)) if texts else None
+
+    async def read_left(self, handle: Handle, file: LeftFile) -> AsyncIterator[bytes]:
+        self._ask("read_left")
+        work = self.world.works.get(handle.key)
+        if work is None:
+            raise LeftChanged("it is gone")
+        if work.changed < int(work.script.get("FAKE_RESULTS_CHANGE", "0")):
+            work.changed += 1
+            raise LeftChanged("it changed while it was collected")
+        yield _results(work)[file.place].encode()
+
     async def changes(self) -> AsyncIterator[str]:
         with self.world.listening() as queue:
             while True:
@@ -270,6 +304,11 @@ def script_of(plan: Plan) -> dict[str, str]:
     """The `FAKE_…` variables of the step."""
     variables = plan.spec.get("environment") or []
     return {v["name"]: v["value"] or "" for v in variables if v["name"].startswith("FAKE_")}
+
+
+def _results(work: FakeWork) -> dict[str, str]:
+    texts: dict[str, str] = json.loads(work.script.get("FAKE_RESULTS", "{}"))
+    return texts
 
 
 def _seconds(script: Mapping[str, str], name: str, default: float = 0.0) -> float:

@@ -12,6 +12,7 @@ from nemo_jobs.domain.profiles import Profile, ProfileSet, SubprocessConfig
 from nemo_jobs.domain.spec import JobSpec
 from nemo_jobs.domain.states import Trigger
 from nemo_jobs.engine.engine import Engine, Options
+from nemo_jobs.files.objects import ObjectStore
 from nemo_jobs.store import jobs, workspaces
 from nemo_jobs.store.db import Database
 from nemo_jobs.testing import FakeBackend, FakeWorld
@@ -28,6 +29,7 @@ class Place:
     world: FakeWorld
     profiles: ProfileSet
     log_limit: int = 1 << 30
+    objects: ObjectStore | None = None
 
 
 class Bench:
@@ -50,6 +52,7 @@ class Bench:
             token=f"token-{self._starts}",
             platform=PlatformInfo({"base": "http://127.0.0.1:1"}),
             log_limit=self.place.log_limit,
+            objects=self.place.objects,
         )
         backend = FakeBackend(self.place.clock, self.place.world)
         self.engine = Engine(self.db, self.place.profiles, {"subprocess": backend}, self.place.clock, options)

@@ -25,8 +25,6 @@ GATHER_SECONDS = 3600.0
 OUTAGE_SECONDS = 60.0
 #: What a dying process still writes is waited for so many seconds longer than it may take to die.
 SETTLE_SECONDS = 3.0
-#: From this many bytes on, the step tells that its results are being stored.
-WORTH_TELLING = 64 << 20
 _MOST_NOTES, _LONGEST_NOTE = 10, 300
 
 #: Says how many bytes are about to be stored.
@@ -63,7 +61,7 @@ class Gathering:
     notes: list[str] = field(default_factory=list)
     _announced: list[str] = field(default_factory=list)
     _stored: dict[LeftFile, Stored] = field(default_factory=dict)
-    _outage: float = OUTAGE_SECONDS
+    _outage: float = field(default_factory=lambda: OUTAGE_SECONDS)
     _cut_off: bool = False
 
     async def run(self, tell: Tell) -> bool:
@@ -99,9 +97,8 @@ class Gathering:
     async def _settled(self, left: Left, tell: Tell) -> Left:
         """Store all files; those that change meanwhile again, until what may change them is dead."""
         deadline, pause = time.monotonic() + self.grace + SETTLE_SECONDS, 0.1
-        size = sum(file.size for item in left.items for file in item.files)
-        if size >= WORTH_TELLING:
-            await tell(size)
+        if left.items:
+            await tell(sum(file.size for item in left.items for file in item.files))
         try:
             async with asyncio.timeout(GATHER_SECONDS):
                 while True:
