@@ -1,29 +1,18 @@
 """Section `auth` of the settings: who may call, and whose access tokens are believed."""
 
-import ipaddress
 from typing import Annotated, Literal
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
 
+from nemo_jobs.domain.addresses import is_loopback
 from nemo_jobs.domain.names import NAME_RULE, is_name
 from nemo_jobs.domain.profile_configs import Limit, Seconds, Section
 
 Algorithm = Literal["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA"]
 _ALGORITHMS: tuple[Algorithm, ...] = ("RS256", "PS256", "ES256", "EdDSA")
 Nonempty = Annotated[str, Field(min_length=1)]
-
-
-def is_loopback(host: str) -> bool:
-    """Whether a host's name or address is this machine's own."""
-    name = host.strip("[]").lower().rstrip(".")
-    if name == "localhost" or name.endswith(".localhost"):
-        return True
-    try:
-        return ipaddress.ip_address(name).is_loopback
-    except ValueError:
-        return False
 
 
 def is_trusted_url(url: str) -> bool:

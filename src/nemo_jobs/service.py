@@ -15,7 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from nemo_jobs import exposure
 from nemo_jobs.clock import SystemClock
+from nemo_jobs.domain.addresses import is_loopback
 from nemo_jobs.host import Slot, host_id, prepare_data_dir, working_directory_problem
 
 if TYPE_CHECKING:
@@ -62,6 +64,7 @@ class ServiceOptions:
     data_dir: Path | None = None
     config: Path | None = None
     role: Role = "all"
+    insecure_no_auth: bool = False
 
 
 def run_service(options: ServiceOptions, environ: Mapping[str, str]) -> int:
@@ -89,9 +92,12 @@ def _prepare(options: ServiceOptions, environ: Mapping[str, str], stack: context
     sqlite = not url or url.startswith("sqlite")
     if options.role != "all" and sqlite:
         raise StartError(_NEEDS_POSTGRESQL.format(role=options.role))
+    host = options.host or settings.service.host
+    if (why := exposure.problem(host, settings, options.insecure_no_auth)) is not None:
+        raise StartError(why)
     if listener is None:
         port = settings.service.port if options.port is None else options.port
-        listener = stack.enter_context(_listen(options.host or settings.service.host, port))
+        listener = stack.enter_context(_listen(host, port))
     from nemo_jobs.config import default_data_dir
 
     try:
@@ -140,7 +146,8 @@ def _early_address(options: ServiceOptions, environ: Mapping[str, str]) -> tuple
     host, port = options.host, options.port
     if not _written(options, environ) and not any(name.startswith("NHX_SERVICE_") for name in environ):
         host, port = host or DEFAULT_HOST, DEFAULT_PORT if port is None else port
-    return None if host is None or port is None else (host, port)
+    # Others must not even connect before it is known whether they may.
+    return None if host is None or port is None or not is_loopback(host) else (host, port)
 
 
 def _written(options: ServiceOptions, environ: Mapping[str, str]) -> bytes:
@@ -265,11 +272,12 @@ class Service:
 
     async def _start_database(self) -> None:
         from nemo_jobs.domain.model import Unavailable
-        from nemo_jobs.store import workspaces
+        from nemo_jobs.store import tokens, workspaces
 
         try:
             await self._db.start()
             await self._db.write(workspaces.ensure_defaults, self._clock.now())
+            exposure.tell(self._listener.getsockname()[0], self._settings, await self._db.read(tokens.count))
         except Unavailable as error:
             raise StartError(f"the database can't be used: {error}") from error
 

@@ -31,7 +31,19 @@ def services() -> None:
     show_default=True,
     help="Serve the API, run jobs, or both; one of the two needs PostgreSQL.",
 )
-def run(host: str | None, port: int | None, data_dir: Path | None, config: Path | None, role: str) -> None:
+@click.option(
+    "--insecure-no-auth",
+    is_flag=True,
+    help="Listen on an address that others reach, without asking for tokens.",
+)
+def run(
+    host: str | None,
+    port: int | None,
+    data_dir: Path | None,
+    config: Path | None,
+    role: str,
+    insecure_no_auth: bool,
+) -> None:
     """Serve the API and run jobs until SIGTERM or Ctrl-C.
 
     Exit code 0 after a stop, 2 when it can't start as asked. Jobs on this host go on after it.
@@ -40,5 +52,5 @@ def run(host: str | None, port: int | None, data_dir: Path | None, config: Path 
         signal.signal(number, stop_at_once)
     from nemo_jobs.service import ServiceOptions, run_service
 
-    options = ServiceOptions(host, port, data_dir, config, role)  # type: ignore[arg-type]
+    options = ServiceOptions(host, port, data_dir, config, role, insecure_no_auth)  # type: ignore[arg-type]
     sys.exit(run_service(options, os.environ))

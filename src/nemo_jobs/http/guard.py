@@ -5,11 +5,11 @@ that a user happens to open must not: its origin and the name it used for this h
 and a body must be declared as JSON, which a page can't send elsewhere without asking first.
 """
 
-import ipaddress
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
+from nemo_jobs.domain.addresses import is_loopback
 from nemo_jobs.http.errors import refuse
 from nemo_jobs.http.request import Scope
 from nemo_jobs.http.wire import Header, Reply
@@ -71,7 +71,7 @@ class Guard:
         if header is None or "*" in self._hosts:
             return "*" in self._hosts
         name = _host_name(header.decode("latin-1"))
-        good = name is not None and (name in self._hosts or _is_loopback(name))
+        good = name is not None and (name in self._hosts or is_loopback(name))
         if good and len(self._good_hosts) < _REMEMBERED:
             self._good_hosts.add(header)
         return good
@@ -82,7 +82,7 @@ class Guard:
             return True
         scheme, _, rest = origin.partition("://")
         name = _host_name(rest)
-        return scheme in ("http", "https") and name is not None and _is_loopback(name)
+        return scheme in ("http", "https") and name is not None and is_loopback(name)
 
 
 def guard_of(settings: "Settings") -> Guard:
@@ -109,15 +109,6 @@ def _host_name(text: str) -> str | None:
         return name.lower() if bracket and (not port or port.isdigit()) else None
     name, colon, port = text.partition(":")
     return name.lower().rstrip(".") if name and (not colon or port.isdigit()) else None
-
-
-def _is_loopback(name: str) -> bool:
-    if name == "localhost" or name.endswith(".localhost"):
-        return True
-    try:
-        return ipaddress.ip_address(name).is_loopback
-    except ValueError:
-        return False
 
 
 def _is_json(kind: bytes | None) -> bool:
