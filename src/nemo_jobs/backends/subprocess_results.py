@@ -10,12 +10,14 @@ import stat
 from collections.abc import Generator
 
 from nemo_jobs.backends.api import Left, LeftChanged, LeftFile, LeftItem
+from nemo_jobs.domain.model import Invalid
+from nemo_jobs.domain.paths import MAX_SEGMENT, checked_path
 
 MOST_FILES = 10_000
 MOST_ITEMS = 1_000
 DEEPEST = 32
 #: Bytes of a name inside a result, folders included.
-LONGEST = 900
+LONGEST = 800
 PIECE = 1 << 20
 _MOST_HOPS = 40
 _MOST_NOTES = 1_000
@@ -52,8 +54,11 @@ def look_through(directory: str, most_bytes: int) -> Left:
 
 def read(directory: str, file: LeftFile) -> Generator[bytes, None, None]:
     """The bytes of a file, in pieces. Raises LeftChanged when it isn't what was found any more."""
+    place = tuple(file.place.split("/"))
+    if not {"", ".", ".."}.isdisjoint(place):
+        raise LeftChanged("it lies outside of the directory")
     try:
-        number = _open_below(directory, tuple(file.place.split("/")))
+        number = _open_below(directory, place)
     except OSError as error:
         raise LeftChanged("it is gone" if isinstance(error, FileNotFoundError) else _why(error)) from error
     try:
@@ -213,9 +218,16 @@ class _TooMany(_LeftOut):
 
 
 def shown(name: str) -> str:
-    """A name as text: what is no UTF-8, or acts on a terminal or as a separator, is replaced."""
+    """A name as text that is safe wherever it is unpacked: what is no UTF-8, acts on a terminal or
+    could be taken for a separator is replaced."""
     text = name.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
-    return "".join("\ufffd" if c < " " or "\x7f" <= c <= "\x9f" or c == "\\" else c for c in text)
+    text = "".join("\ufffd" if c < " " or "\x7f" <= c <= "\x9f" or c == "\\" else c for c in text)
+    while len(text.encode()) > MAX_SEGMENT:
+        text = text[:-1]
+    try:
+        return checked_path(text)
+    except Invalid:  # percent-encoded steps out of the folder, or something like that
+        return text.replace("%", "_")
 
 
 def _unused(name: str, used: set[str]) -> str:

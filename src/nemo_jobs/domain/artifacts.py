@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from nemo_jobs.domain.model import Invalid
 from nemo_jobs.domain.names import is_name
+from nemo_jobs.domain.paths import checked_path
 
 MAX_URL = 2048
 SCHEME = "fileset://"
@@ -34,24 +35,10 @@ def parse_artifact(url: str, workspace: str) -> Artifact:
     given = where if slash else "" if url.startswith(SCHEME) else workspace
     if not hash_sign or not is_name(fileset) or not is_name(given):
         raise Invalid(f"artifact_url {url[:200]!r} does not name a file of a fileset; it must be {FORMS}")
-    problem = path_problem(path.removesuffix("/"))
-    if problem:
-        raise Invalid(f"artifact_url {url[:200]!r}: the path behind # {problem}")
-    return Artifact(given, fileset, path.removesuffix("/"), path.endswith("/"))
-
-
-def path_problem(path: str) -> str:
-    """Why this can't be the path of a file in a fileset; empty when it can."""
-    if not path:
-        return "is empty"
-    if path.startswith("/"):
-        return "begins with a slash; it is relative to the fileset"
-    if any(part in ("", ".", "..") for part in path.split("/")):
-        return "has an empty part, or one that is . or .."
-    if "\\" in path or any(character < " " or "\x7f" <= character <= "\x9f" for character in path):
-        return "has a backslash or a control character"
     try:
-        path.encode()
+        within = checked_path(path.removesuffix("/"), "the path behind #")
     except UnicodeEncodeError:
-        return "has half a surrogate pair, which is no text"
-    return ""
+        raise Invalid("artifact_url: the path behind # has half a surrogate pair, which is no text") from None
+    except Invalid as error:
+        raise Invalid(f"artifact_url {url[:200]!r}: {error}") from None
+    return Artifact(given, fileset, within, path.endswith("/"))

@@ -6,9 +6,11 @@ from pydantic import BaseModel, Field, TypeAdapter, WithJsonSchema
 
 from nemo_jobs.domain.access import Scope
 from nemo_jobs.domain.artifacts import MAX_URL, Artifact, parse_artifact
-from nemo_jobs.domain.model import JobRecord, Json
+from nemo_jobs.domain.model import Invalid, JobRecord, Json, NotFound, Unavailable
 from nemo_jobs.domain.names import NAME_RULE, is_name
 from nemo_jobs.domain.spec import Text
+from nemo_jobs.files.objects import ObjectMissing
+from nemo_jobs.http.downloads import Archive, Download, send_archive, send_file
 from nemo_jobs.http.errors import Refused
 from nemo_jobs.http.identity import may
 from nemo_jobs.http.jobs import JOBS
@@ -17,8 +19,10 @@ from nemo_jobs.http.parts import Api
 from nemo_jobs.http.request import Request
 from nemo_jobs.http.routes import Operation
 from nemo_jobs.http.wire import Reply, dumps, json_reply, time_text
+from nemo_jobs.store import files
 from nemo_jobs.store import results as store
 from nemo_jobs.store.db import Tx
+from nemo_jobs.store.files import FileRecord
 from nemo_jobs.store.lookup import get_job
 from nemo_jobs.store.results import ResultRecord
 
@@ -100,6 +104,42 @@ async def _find(api: Api, request: Request) -> tuple[JobRecord, ResultRecord]:
     )
 
 
+async def download_result(api: Api, request: Request) -> Reply | None:
+    """The file, or the folder as an archive. A path that ends with no slash may be either."""
+    job, record = await _find(api, request)
+    artifact = record.artifact
+    check_access(request, job, artifact)
+    place, found = await api.parts.db.read(_locate, job, record)
+    objects = api.parts.objects
+    if objects is None:
+        raise Unavailable("this service has no file store")
+    what = f"result {record.name!r} of job {job.name!r} (artifact {record.artifact_url!r})"
+    if found is not None:
+        return await send_file(objects, request, Download(found, record.left_as, what))
+    archive = Archive(place, artifact.path, record.left_as, record.updated_at)
+    try:
+        return await send_archive(objects, api.parts.db, request, archive)
+    except ObjectMissing:
+        raise NotFound(f"the bytes of {what} are missing in the file store") from None
+
+
+def _locate(tx: Tx, job: JobRecord, record: ResultRecord) -> tuple[str, FileRecord | None]:
+    """The fileset, and the file in it; no file means that there is a folder. Raises NotFound."""
+    artifact = record.artifact
+    try:
+        place = store.check_artifact(tx, job, artifact)
+    except Invalid:  # gone since, or another job's by now
+        place = None
+    if place is not None:
+        found = None if artifact.folder else files.find_file(tx, place, artifact.path)
+        if found is not None or files.list_files(tx, place, artifact.path, f"{artifact.path}/", 1):
+            return place, found
+    raise NotFound(
+        f"the artifact {record.artifact_url!r} of result {record.name!r} of job {job.name!r} in workspace "
+        f"{job.workspace!r} is not there; upload it, or delete the job if it is of no use any more"
+    )
+
+
 def _attempt(given: str | None) -> int | str | None:
     """None means any attempt, the newest first; `current` is the current one and no other."""
     if given is None:
@@ -151,6 +191,17 @@ OPERATIONS = (
         errors=(404, 422),
     ),
     Operation("GET", RESULT, get_result, "Get a result", "Result", query="ResultQuery", errors=(404, 422)),
+    Operation(
+        "GET",
+        DOWNLOAD,
+        download_result,
+        "Download a result: a file, or a folder as a gzip tar",
+        "Bytes",
+        query="ResultQuery",
+        errors=(304, 404, 412, 416, 422, 503),
+        also=(206, "Bytes"),
+        media="application/octet-stream",
+    ),
     Operation(
         "POST",
         RESULT,
