@@ -12,6 +12,7 @@ from nemo_jobs.config import load_settings
 from nemo_jobs.domain.clock import ManualClock
 from nemo_jobs.domain.profiles import resolve_profiles
 from nemo_jobs.domain.states import State, Trigger
+from nemo_jobs.files.opening import open_objects
 from nemo_jobs.http.app import App
 from nemo_jobs.http.parts import Parts
 from nemo_jobs.http.stream import Limits
@@ -137,7 +138,8 @@ async def open_service(folder, *, limits=None, config="", environ=None, clock=No
     try:
         await db.write(workspaces.ensure_defaults, clock.now())
         engine = EngineStandIn()
-        app = App(Parts(db, settings, profiles, clock, engine, "1.2.3", "abc"), limits)
+        objects = open_objects(settings, folder)
+        app = App(Parts(db, settings, profiles, clock, engine, "1.2.3", "abc", objects=objects), limits)
         await app.start()
         transport = httpx2.ASGITransport(app=app)
         async with httpx2.AsyncClient(transport=transport, base_url="http://localhost") as client:

@@ -17,7 +17,14 @@ from nemo_jobs.domain.profiles import (
 )
 from nemo_jobs.domain.spec import CreateJobRequest, JobControl, JobSpec, Json, StepSpec
 from nemo_jobs.domain.states import State
-from nemo_jobs.http import documents_access, documents_attempts, documents_ops, documents_otlp, documents_results
+from nemo_jobs.http import (
+    documents_access,
+    documents_attempts,
+    documents_files,
+    documents_ops,
+    documents_otlp,
+    documents_results,
+)
 from nemo_jobs.http.jobs import JobListQuery
 from nemo_jobs.http.logs import LogQuery
 from nemo_jobs.http.steps import StatusUpdate, StepFilter, StepListQuery, TaskUpdate
@@ -382,6 +389,7 @@ MODELS: dict[str, TypeAdapter[Any]] = {
     },
     **documents_access.MODELS,
     **documents_attempts.MODELS,
+    **documents_files.MODELS,
     **documents_ops.MODELS,
     **documents_otlp.MODELS,
     **documents_results.MODELS,

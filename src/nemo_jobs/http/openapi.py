@@ -19,13 +19,18 @@ _TITLES = {
     200: "Done",
     201: "Created",
     204: "Done; no content",
+    206: "Done; the part that was asked for",
+    304: "It is as the caller knows it",
     400: "The filter or the parameters don't fit together",
     401: "A token is needed, or the one that was sent does not count",
     403: "The token does not allow this",
     404: "Something named in the path does not exist",
+    408: "Too little came for too long",
     409: "Not possible in the present state",
+    412: "It is not as the caller knows it",
     413: "More than is taken at once",
     415: "The type or the encoding of the body is not known",
+    416: "There is nothing in the range that was asked for",
     422: "The input is wrong",
     503: "Not possible now; try again later",
 }
@@ -45,7 +50,7 @@ def document(operations: Sequence[Operation], version: str) -> Json:
     definitions = shared.get("$defs", {})
     paths: Json = {}
     for operation in operations:
-        paths.setdefault(operation.path, {})[operation.method.lower()] = _operation(
+        paths.setdefault(operation.path.replace("...}", "}"), {})[operation.method.lower()] = _operation(
             operation, shown, definitions
         )
     return {
@@ -63,7 +68,7 @@ def _names(operation: Operation) -> list[str]:
 
 def _operation(operation: Operation, shown: Json, definitions: Json) -> Json:
     said: Json = {"summary": operation.summary, "operationId": operation.handler.__name__}
-    parameters = [_in_path(name) for name in re.findall(r"\{(\w+)\}", operation.path)]
+    parameters = [_in_path(name) for name in re.findall(r"\{(\w+)", operation.path)]
     if operation.query:
         parameters += _in_query(_resolved(shown[operation.query], definitions))
     if operation.filter:
@@ -102,6 +107,9 @@ def _responses(operation: Operation, shown: Json) -> Json:
         responses[str(status)] = {"description": _TITLES[status], "content": content}
     refused = () if operation.scope in ("none", "any") else (401, 403)
     for status in sorted({*refused, *operation.errors}):
+        if status < 400:
+            responses[str(status)] = {"description": _TITLES[status]}
+            continue
         schema = shown["ValidationProblems" if status == 422 else "Problem"]
         content = {"application/json": {"schema": schema}}
         responses[str(status)] = {"description": _TITLES[status], "content": content}

@@ -2,6 +2,8 @@
 
 Paths are matched on their raw segments, split before they are decoded: an encoded slash stays
 part of a name and can't turn one route into another. A lookup is one dict access a segment.
+A last value written `{name...}` takes the rest of the path, slashes included; it is decoded once,
+and its handler checks what is in it.
 """
 
 import re
@@ -49,6 +51,7 @@ class Operation:
 class _Node:
     children: dict[bytes, "_Node"] = field(default_factory=dict)
     any: "_Node | None" = None
+    rest: "_Node | None" = None
     methods: dict[str, Operation] = field(default_factory=dict)
 
 
@@ -65,9 +68,14 @@ class Routes:
     def find(self, method: str, raw_path: bytes) -> tuple[Operation, dict[str, str]]:
         """The operation and its decoded path values. Raises Refused (404, 405)."""
         node, values = self._root, []
-        for segment in raw_path[1:].split(b"/"):
+        segments = raw_path[1:].split(b"/")
+        for at, segment in enumerate(segments):
             child = node.children.get(segment)
             if child is None:
+                if node.rest is not None:
+                    node = node.rest
+                    values.append(_decoded_rest(b"/".join(segments[at:])))
+                    break
                 child = node.any
                 if child is None or not segment:
                     raise _unknown(raw_path)
@@ -81,14 +89,17 @@ class Routes:
     def _add(self, operation: Operation) -> None:
         node = self._root
         for segment in operation.path[1:].split("/"):
-            if segment.startswith("{"):
+            if segment.endswith("...}"):
+                node.rest = node.rest or _Node()
+                node = node.rest
+            elif segment.startswith("{"):
                 node.any = node.any or _Node()
                 node = node.any
             else:
                 node = node.children.setdefault(segment.encode(), _Node())
         if operation.method in node.methods:
             raise ValueError(f"{operation.method} {operation.path} is there twice")
-        self._names[operation] = re.findall(r"\{(\w+)\}", operation.path)
+        self._names[operation] = re.findall(r"\{(\w+)(?:\.\.\.)?\}", operation.path)
         node.methods[operation.method] = operation
 
 
@@ -101,6 +112,13 @@ def _decoded(segment: bytes, raw_path: bytes) -> str:
     if "\0" in text:
         raise _unknown(raw_path)
     return text
+
+
+def _decoded_rest(raw: bytes) -> str:
+    try:
+        return unquote_to_bytes(raw).decode()
+    except UnicodeDecodeError:
+        raise Refused(422, f"the path {_shown(raw)} is not UTF-8 text") from None
 
 
 def _unknown(raw_path: bytes) -> Refused:

@@ -56,7 +56,7 @@ _REVIVE = Statement(sa.update(fileset).where(*_NAMED, fileset.c.gone == 1).value
 _DETACH = Statement(sa.update(fileset).where(fileset.c.id == sa.bindparam("the_id")).values(job_id=None))
 _HAS_WORKSPACE = Statement(sa.select(workspace.c.name).where(workspace.c.name == sa.bindparam("the_name")))
 #: A job's own fileset as long as it has no row: it looks like the row that it would get.
-_FROM_JOB = (
+_FROM_JOB: tuple[sa.ColumnElement[Any], ...] = (
     sa.literal_column(f"'{FILESET_ID}' || substr(job.id, {len(names.JOB_ID) + 1})").label("id"),
     job.c.workspace.label("workspace"),
     sa.literal_column(f"'{names.FILESET_PREFIX}' || job.name").label("name"),
@@ -181,8 +181,7 @@ def list_filesets(
 ) -> tuple[list[FilesetRecord], int]:
     """One page and how many there are in all, those of jobs included. Raises NotFound for an
     unknown workspace."""
-    if tx.one(_HAS_WORKSPACE, {"the_name": workspace}) is None:
-        raise NotFound(f"no workspace {workspace!r}")
+    check_workspace(tx, workspace)
     total, skip = _how_many(tx, workspace), (page - 1) * page_size
     if skip >= total:
         return [], total
@@ -197,6 +196,12 @@ def list_filesets(
     order = (column.desc(), everything.c.id.desc()) if down else (column, everything.c.id)
     rows = tx.run(sa.select(everything).order_by(*order).limit(page_size).offset(skip))
     return [FilesetRecord(*row) for row in rows], total
+
+
+def check_workspace(tx: Tx, workspace: str) -> None:
+    """Raises NotFound for one that does not exist."""
+    if tx.one(_HAS_WORKSPACE, {"the_name": workspace}) is None:
+        raise NotFound(f"no workspace {workspace!r}; create it first")
 
 
 def count_in(tx: Tx, workspace: str) -> int:
@@ -227,8 +232,7 @@ def create_fileset(
 ) -> FilesetRecord:
     """Make a fileset with the fields of `given`. A job's own that was deleted comes back. Raises
     NotFound for an unknown workspace and Conflict for a name that is taken."""
-    if tx.one(_HAS_WORKSPACE, {"the_name": workspace}) is None:
-        raise NotFound(f"no workspace {workspace!r}; create it first")
+    check_workspace(tx, workspace)
     key = {"in_workspace": workspace, "the_name": name}
     row = tx.one(_LOCK, key)
     if row is not None and row[-1]:
