@@ -31,6 +31,7 @@ _HERE = "nemo_jobs.cli"
         "update-status-details": f"{_HERE}.jobs_act:update_status_details",
         "steps": f"{_HERE}.jobs_steps:steps",
         "tasks": f"{_HERE}.jobs_steps:tasks",
+        "results": f"{_HERE}.jobs_results:results",
         "prune": f"{_HERE}.jobs_prune:prune",
     },
 )
