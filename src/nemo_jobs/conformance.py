@@ -9,7 +9,7 @@ import asyncio
 import json
 from dataclasses import replace
 
-from nemo_jobs.backends.api import ENDED, Counts, Handle, Json, Phase, Rejected, Trims, Watches
+from nemo_jobs.backends.api import ENDED, Counts, Earlier, Handle, Json, Phase, Rejected, Trims, Watches
 from nemo_jobs.conformance_harness import FOREVER, Harness, Waiting, Work
 
 __all__ = ["FOREVER", "BackendConformance", "Harness", "Work"]
@@ -206,6 +206,28 @@ class StopConformance(Waiting):
         await backend.remove(handle, wipe_storage=True)
         assert not harness.has_storage(plan)
         await backend.remove(handle, wipe_storage=True)
+
+    async def test_storage_goes_to_the_attempt_that_takes_it_over(self, harness: Harness) -> None:
+        backend = await harness.backend()
+        old = harness.plan(Work())
+        handle = await backend.submit(old)
+        await self.settle(harness, backend, handle, ENDED)
+        earlier = (Earlier(old.attempt_id, handle),)
+        new = replace(harness.plan(Work()), earlier=earlier, needs_storage=True)
+        for _ in range(2):
+            taken = await backend.submit(new)
+        await self.settle(harness, backend, taken, ENDED)
+        assert (harness.has_storage(old), harness.has_storage(new)) == (False, True)
+        await backend.remove(handle)
+        assert harness.has_storage(new)
+        await backend.remove(taken, wipe_storage=True)
+        assert not harness.has_storage(new)
+        try:
+            await backend.submit(replace(harness.plan(Work()), earlier=earlier, needs_storage=True))
+        except Rejected as error:
+            assert "storage" in str(error)
+        else:
+            raise AssertionError("it started without the storage that it needs")
 
     async def test_remove_of_a_running_one_ends_it_by_force(self, harness: Harness) -> None:
         backend = await harness.backend()

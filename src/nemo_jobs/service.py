@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Literal
 from nemo_jobs import exposure
 from nemo_jobs.clock import SystemClock
 from nemo_jobs.domain.addresses import is_loopback
-from nemo_jobs.host import Slot, host_id, prepare_data_dir, working_directory_problem
+from nemo_jobs.host import Slot, host_id, prepare_data_dir, unusable_profiles
 
 if TYPE_CHECKING:
     from nemo_jobs.backends.api import Backend, PlatformInfo
@@ -201,20 +201,6 @@ def _tell(loaded: "LoadedSettings") -> None:
         log.warning("configuration: %s", warning)
 
 
-def _unusable(profiles: "ProfileSet") -> list[str]:
-    """The host profiles whose working directory would make every step on them fail, and why."""
-    found = []
-    for profile in profiles:
-        directory = getattr(profile.config, "working_directory", None)
-        if directory is None or profile.unavailable:
-            continue
-        problem = working_directory_problem(directory)
-        if problem is not None:
-            name = f"{profile.provider}/{profile.profile}"
-            found.append(f"profile {name}: {problem}; mend it, or configure another working_directory")
-    return found
-
-
 def _open_database(url: str) -> "Database":
     from nemo_jobs.domain.model import Unavailable
     from nemo_jobs.store.db import Database, Locked, SchemaTooNew
@@ -296,7 +282,7 @@ class Service:
         profiles = resolve_profiles(self._settings, docker=False, available=BACKENDS)
         for (provider, profile), why in profiles.left_out.items():
             log.warning("profile %s/%s is left out: %s", provider, profile, why)
-        for problem in _unusable(profiles):
+        for problem in unusable_profiles(profiles):
             log.warning("%s", problem)
         return profiles
 
@@ -311,6 +297,7 @@ class Service:
 
     async def _make_engine(self, profiles: "ProfileSet") -> None:
         from nemo_jobs.backends.subprocess import SubprocessBackend
+        from nemo_jobs.domain.retention import retention_of
         from nemo_jobs.engine.engine import Engine, Options
 
         host = host_id()
@@ -325,10 +312,12 @@ class Service:
             token=secrets.token_hex(8),
             platform=self._platform(),
             log_limit=self._settings.jobs.log_limit_bytes,
+            task_tokens=self._settings.auth.enabled,
             cores=os.cpu_count() or 1,
             retention_days=self._settings.jobs.retention_days,
+            retention=retention_of(self._settings.jobs.storage, profiles),
             objects=self._objects,
-            unusable=lambda: _unusable(profiles),
+            unusable=lambda: unusable_profiles(profiles),
         )
         self._engine = Engine(self._db, profiles, self._backends, self._clock, options)
         await self._engine.start()
@@ -351,6 +340,7 @@ class Service:
 
     async def _serve(self, profiles: "ProfileSet") -> None:
         from nemo_jobs import __version__
+        from nemo_jobs.domain.retention import retention_of
         from nemo_jobs.http.app import create_app
         from nemo_jobs.http.parts import Parts
         from nemo_jobs.serving import Server, make_config
@@ -359,6 +349,7 @@ class Service:
         parts = Parts(
             *(self._db, self._settings, profiles, self._clock, self._engine, __version__),
             objects=self._objects,
+            retention=retention_of(self._settings.jobs.storage, profiles),
         )
         app = create_app(parts)
         await app.start()

@@ -263,6 +263,7 @@ class FakeBackend(FakeReading):
         if failure == "unavailable" and world.refused[plan.key] < int(times or 1):
             world.refused[plan.key] += 1
             raise Unavailable("the script of the step says that the backend is away", retry_after=1.0)
+        self._take_over(plan)
         data = {"task": plan.task, "attempt_id": plan.attempt_id}
         handle = Handle(self.name, plan.key, 1, data)
         work = FakeWork(handle, plan.task, plan.attempt_id, script, self.clock.now())
@@ -272,6 +273,17 @@ class FakeBackend(FakeReading):
         work.seen = work.phase(self.clock.now())
         world.notify(plan.key)
         return handle
+
+    def _take_over(self, plan: Plan) -> None:
+        """The storage of the first earlier attempt that has some is this one's."""
+        storage = self.world.storage
+        source = next((one.attempt_id for one in plan.earlier if one.attempt_id in storage), None)
+        if plan.attempt_id in storage:
+            return
+        if source is not None:
+            storage.discard(source)
+        elif plan.needs_storage:
+            raise Rejected("the storage of the attempts before is not there any more")
 
     async def observe(self, handles: Sequence[Handle]) -> dict[str, Observation]:
         self._ask("observe")

@@ -67,7 +67,9 @@ class Plan:
 
     `key` names this run for ever (`nj-…`, letters, digits and hyphens); `config` is the
     profile's config model of this backend; `spec` is the step of `platform_spec` with all
-    defaults; `secret_env` holds resolved secret values and is never logged or stored.
+    defaults; `secret_env` holds resolved secret values and is never logged or stored. `earlier`
+    are attempts whose shared storage this one takes over, the likeliest first; with `needs_storage`
+    the work can't start without it.
     """
 
     key: str
@@ -87,6 +89,10 @@ class Plan:
     platform: PlatformInfo
     principal: Json = field(default_factory=dict)
     secret_env: Mapping[str, str] = field(default_factory=dict)
+    earlier: "tuple[Earlier, ...]" = ()
+    needs_storage: bool = False
+    #: With which the task calls the service, while that asks for tokens; as secret as `secret_env`.
+    token: str = field(default="", repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +110,15 @@ class Handle:
     @classmethod
     def from_json(cls, value: Json) -> "Handle":
         return cls(value["backend"], value["key"], value["version"], value["data"])
+
+
+@dataclass(frozen=True, slots=True)
+class Earlier:
+    """An attempt of the same job that ran before, with the handle of the last work that it ran on
+    the plan's profile; None when it ran nothing there."""
+
+    attempt_id: str
+    handle: Handle | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,7 +255,8 @@ class Backend(Protocol):
 
     async def submit(self, plan: Plan) -> Handle:
         """Start the work once. Same key, same handle: never a second workload, also from
-        another process after a crash between start and record. Raises `Rejected` or `Unavailable`."""
+        another process after a crash between start and record. The storage that the steps of an
+        earlier attempt shared is then that of this one. Raises `Rejected` or `Unavailable`."""
         ...
 
     async def observe(self, handles: Sequence[Handle]) -> dict[str, Observation]:

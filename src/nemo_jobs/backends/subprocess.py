@@ -9,11 +9,12 @@ import contextlib
 import os
 import shutil
 import socket
+import time
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from nemo_jobs.backends import keeper_files, keeper_journal, subprocess_results
+from nemo_jobs.backends import keeper_files, keeper_journal, subprocess_results, subprocess_storage
 from nemo_jobs.backends.api import (
     Capabilities,
     Handle,
@@ -34,6 +35,7 @@ from nemo_jobs.backends.keeper_client import ENDED_STATES, KeeperClient
 from nemo_jobs.backends.keeper_process import boot_id
 from nemo_jobs.backends.subprocess_facts import observation
 from nemo_jobs.backends.subprocess_files import erase, release
+from nemo_jobs.backends.subprocess_identity import VARIABLE, erase_token, write_token
 from nemo_jobs.backends.subprocess_output import OutputReader, OutputWatcher, Waker
 from nemo_jobs.backends.subprocess_plan import start_request
 from nemo_jobs.domain.clock import Clock
@@ -216,6 +218,17 @@ class SubprocessBackend(HostProcesses):
 
     async def submit(self, plan: Plan) -> Handle:
         request = start_request(plan, self._inherited)
+        if plan.earlier:
+            await self._take_over(plan, request["root"], keeper_files.attempt_of(request["dir"]))
+        if plan.token:
+            await self._give_token(plan, request["env"])
+        try:
+            return await self._start(plan, request)
+        except Rejected:
+            erase_token(self._keeper_dir, plan.key)
+            raise
+
+    async def _start(self, plan: Plan, request: Json) -> Handle:
         for attempt in range(_ELSEWHERE_TRIES):
             answer = await self._keeper(self._keeper_dir).call("start", **request)
             if answer.get("kind") != "exists":
@@ -226,6 +239,29 @@ class SubprocessBackend(HostProcesses):
             await asyncio.sleep(0.1 * attempt)  # another keeper may be taking a failed start back
         # Its directory is there and nobody knows why: it must not run again, and is seen as lost.
         return self._handle(plan.key, request, self._keeper_dir, {"job": {"state": "forgotten"}})
+
+    async def _give_token(self, plan: Plan, env: dict[str, str]) -> None:
+        try:
+            env[VARIABLE] = await asyncio.to_thread(write_token, self._keeper_dir, plan.key, plan.token)
+        except OSError as error:
+            raise Unavailable(f"the token of the task can't be written: {error}") from error
+
+    async def _take_over(self, plan: Plan, root: str, attempt_dir: str) -> None:
+        """Move the storage of an earlier attempt here, once nothing of that one runs any more."""
+        places, ran = [], []
+        for each in plan.earlier:
+            place = f"{os.path.dirname(attempt_dir)}/{each.attempt_id}"
+            if each.handle is not None and each.handle.data["host"] == self._host:
+                place = each.handle.data["attempt_dir"]
+                ran += [each.handle] if each.handle.data["boot"] == self._boot else []
+            places.append(place)
+        facts = await self._facts(ran)
+        busy = [key for key, known in facts.items() if known["state"] not in ENDED_STATES]
+        if busy:
+            raise Unavailable(f"work of an earlier attempt is still ending ({busy[0]})", retry_after=0.5)
+        await asyncio.to_thread(
+            subprocess_storage.take_over, attempt_dir, root, places, needed=plan.needs_storage
+        )
 
     async def find(self, plan: Plan) -> Handle | None:
         """Looks at every keeper of this host that has served the profile's working directory."""
@@ -268,15 +304,8 @@ class SubprocessBackend(HostProcesses):
         keeper = self._keeper(data["keeper_dir"])
         if keeper.exists:
             await self._asked(keeper, "kill", handle.key)
-        await asyncio.to_thread(
-            erase,
-            data["task_dir"],
-            data["out"],
-            data["attempt_dir"],
-            data["root"],
-            storage=wipe_storage,
-            seconds=_ERASE_SECONDS,
-        )
+        await asyncio.to_thread(_erase, data, time.monotonic() + _ERASE_SECONDS, wipe_storage)
+        erase_token(data["keeper_dir"], handle.key)
         if keeper.exists:
             await self._asked(keeper, "forget", handle.key)
         keeper.forget(handle.key)
@@ -326,6 +355,14 @@ class SubprocessBackend(HostProcesses):
             "pid_start": facts.get("start"),
         }
         return Handle(NAME, key, HANDLE_VERSION, data)
+
+
+def _erase(data: Json, deadline: float, storage: bool) -> None:
+    """Delete what a task left, with `storage` also what its attempt's steps shared."""
+    own = os.path.dirname(os.path.dirname(data["task_dir"])) == data["attempt_dir"]
+    if storage and own and data["attempt_dir"].startswith(data["root"] + "/"):
+        subprocess_storage.wipe(data["attempt_dir"], data["root"], deadline)
+    erase(data["task_dir"], data["out"], data["attempt_dir"], data["root"], deadline)
 
 
 class _Hints:

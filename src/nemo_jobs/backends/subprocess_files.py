@@ -49,17 +49,14 @@ def release(path: str, position: int) -> int:
         os.close(file)
 
 
-def erase(task_dir: str, out: str, attempt_dir: str, root: str, *, storage: bool, seconds: float) -> None:
+def erase(task_dir: str, out: str, attempt_dir: str, root: str, deadline: float) -> None:
     """Delete what a task left, and its empty parents. Raises `Unavailable` when time runs out."""
     if not task_dir.startswith(root + "/") or os.path.dirname(os.path.dirname(task_dir)) != attempt_dir:
         return
-    deadline = time.monotonic() + seconds
     for suffix in STREAMS.values():
         with contextlib.suppress(FileNotFoundError):
             os.unlink(out + suffix)
     delete_tree(task_dir, deadline)
-    if storage:
-        delete_tree(f"{attempt_dir}/job-storage", deadline)
     step_dir = os.path.dirname(task_dir)
     with contextlib.suppress(OSError):
         os.rmdir(step_dir)

@@ -23,7 +23,7 @@ from nemo_jobs.engine.records import LeasedRecords
 from nemo_jobs.engine.sweep import Sweeper
 from nemo_jobs.engine.sweep_objects import ObjectSweeper
 from nemo_jobs.files.objects import ObjectStore
-from nemo_jobs.store import steps
+from nemo_jobs.store import steps, storage
 from nemo_jobs.store.db import Database
 from nemo_jobs.store.jobs import Lease
 
@@ -56,6 +56,7 @@ class Options:
     retention: Retention = DEFAULT
     objects: ObjectStore | None = None  # where what steps leave as results is kept
     on_host: bool = True
+    task_tokens: bool = False  # make one for each run
     #: Asked at each look at the state: what keeps profiles from working, besides their backends.
     unusable: Callable[[], Sequence[str]] = tuple
 
@@ -78,7 +79,7 @@ class Engine:
             clock,
             options,
         )
-        self._records = LeasedRecords(db, clock, options.token)
+        self._records = LeasedRecords(db, clock, options.token, options.task_tokens)
         self._shared = Surroundings(
             self._records,
             *(clock, options.platform, options.host, options.log_limit, options.retention, options.objects),
@@ -95,7 +96,9 @@ class Engine:
         self._unrescued = True  # a wake-up came for a step that nobody here holds
         self._last_round = clock.monotonic()
         self._unhook = db.on_wake(self._on_wake)
-        self._sweeper = Sweeper(db, backends, clock, options.host, options.retention_days)
+        self._sweeper = Sweeper(
+            db, backends, clock, options.host, options.retention_days, options.retention
+        )
         self._objects = ObjectSweeper(db, options.objects, clock) if options.objects else None
 
     # -- what others see
@@ -137,6 +140,7 @@ class Engine:
     async def start(self) -> None:
         """Take up what an earlier run of this service left, then begin to claim."""
         await self._db.write(steps.void_leases, self._options.owner)
+        await self._db.write(storage.shorten_pauses, self._options.retention)
         await self._probe_all()
         await adopt_started(self._db, self._backends, self._clock, self._options)
         self._main = asyncio.create_task(self._run())

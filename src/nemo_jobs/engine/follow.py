@@ -20,6 +20,7 @@ from nemo_jobs.engine.gather import Gathering
 from nemo_jobs.files.objects import ObjectStore
 from nemo_jobs.store.results import Gathered
 from nemo_jobs.store.steps import Applied, LogBatch, Outcome
+from nemo_jobs.store.storage import Inheritance
 
 log = logging.getLogger(__name__)
 
@@ -28,6 +29,8 @@ DRAIN_SECONDS = 30.0
 #: How long the record of a start waits for the end that may follow at once, in seconds: a short
 #: job then costs one transaction less.
 SHORT_JOB = 0.008
+#: From this many bytes of results on, the step tells that they are being stored.
+WORTH_TELLING = 64 << 20
 #: The longest pause between two tries to reach a backend, in seconds.
 MAX_RETRY = 30.0
 
@@ -45,6 +48,10 @@ class Records(Protocol):
     async def append(self, step_id: str, batch: LogBatch) -> int | None: ...
 
     async def last_report(self, step_id: str) -> int | None: ...
+
+    async def inheritance(self, step: StepRecord) -> Inheritance: ...
+
+    async def task_token(self, step: StepRecord) -> str: ...
 
     async def announce(self, keys: Sequence[str]) -> None: ...
 
@@ -212,6 +219,10 @@ class Follower:
 
     async def _submit(self, generation: int) -> None:
         plan = plans.make_plan(self.step, generation, self.profile, self._shared.platform)
+        if self.step.attempt_seq:
+            plan = plans.with_storage(plan, await self._records.inheritance(self.step))
+        if token := await self._records.task_token(self.step):
+            plan = replace(plan, token=token)
         self._generation = generation
         try:
             self.handle = await self.backend.submit(plan)
@@ -258,7 +269,10 @@ class Follower:
             self._log_note = {"log_note": self._collector.failure} if self._collector.failure else {}
             self._collector = None
         if self._results is None:
+            before = self.step
             self._results = await self._gather()
+            if self.step is not before:
+                return False  # it took a while: the end is decided on what is true now
         batch = self._rest_of_log
         observation = self._observation
         config = self.profile.config
@@ -294,8 +308,12 @@ class Follower:
         return gathering.details()
 
     async def _tell_of_results(self, size: int) -> None:
-        text = f"{self.step.name} has ended; {size >> 20} MiB of results are being stored"
-        await self._apply(Outcome(reason=Reason.RUNNING, message=text), durable=False)
+        """Say what takes a while; and a start that is not recorded yet must not wait for it."""
+        if self._recorded and size < WORTH_TELLING:
+            return
+        triggers = () if self._recorded else (Trigger.SUBMITTED, Trigger.STARTED)
+        text = f"{self.step.name} has ended; {size} bytes of results are being stored"
+        await self._apply(Outcome(triggers, Reason.RUNNING, text), durable=False)
 
     async def _stop(self, action: rules.Stop) -> None:
         changed = (str(action.reason), action.message) != (self.step.reason, self.step.message)

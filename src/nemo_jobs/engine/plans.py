@@ -1,12 +1,15 @@
 """From a step's record to the plan that a backend starts, and back from what it saw. Pure."""
 
-from nemo_jobs.backends.api import Observation, Phase, Plan, PlatformInfo, TaskObservation
+from dataclasses import replace
+
+from nemo_jobs.backends.api import Earlier, Handle, Observation, Phase, Plan, PlatformInfo, TaskObservation
 from nemo_jobs.domain.decide import Limits, TaskView, View
 from nemo_jobs.domain.model import Json, StepRecord, run_key
 from nemo_jobs.domain.names import task_name
 from nemo_jobs.domain.profiles import Profile
 from nemo_jobs.domain.states import State
 from nemo_jobs.store.steps import TaskChange
+from nemo_jobs.store.storage import Inheritance
 
 _TASK_STATES = {
     Phase.WAITING: State.PENDING,
@@ -39,6 +42,15 @@ def make_plan(step: StepRecord, generation: int, profile: Profile, platform: Pla
         platform=platform,
         principal=step.auth_context,
     )
+
+
+def with_storage(plan: Plan, found: Inheritance) -> Plan:
+    """The plan of a later attempt, which takes over what earlier ones stored."""
+    earlier = tuple(
+        Earlier(source.attempt_id, None if source.handle is None else Handle.from_json(source.handle))
+        for source in found.sources
+    )
+    return replace(plan, earlier=earlier, needs_storage=found.needed)
 
 
 def limits_of(step: StepRecord, profile: Profile) -> Limits:

@@ -11,6 +11,7 @@ from nemo_jobs.store import files, results, steps
 from nemo_jobs.store.db import Database
 from nemo_jobs.store.results import Gathered
 from nemo_jobs.store.steps import Applied, LogBatch, Outcome
+from nemo_jobs.store.storage import Inheritance, inheritance
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -20,8 +21,9 @@ class LeasedRecords:
     """Store calls under the lease `token`. A database that is away is waited for: what happened
     to the work is recorded later, never dropped."""
 
-    def __init__(self, db: Database, clock: Clock, token: str) -> None:
+    def __init__(self, db: Database, clock: Clock, token: str, task_tokens: bool = False) -> None:
         self._db, self._clock, self._token = db, clock, token
+        self._task_tokens = task_tokens
 
     async def reload(self, step_id: str) -> StepRecord | None:
         return await self._patiently(steps.reload, self._token, step_id)
@@ -39,9 +41,24 @@ class LeasedRecords:
     async def last_report(self, step_id: str) -> int | None:
         return await self._patiently(steps.last_report, step_id)
 
+    async def inheritance(self, step: StepRecord) -> Inheritance:
+        return await self._patiently(inheritance, step)
+
+    async def task_token(self, step: StepRecord) -> str:
+        """A new token for the task of a step that is about to start; empty while none is asked for.
+
+        A start that is tried again gets another one: what may run already keeps its own."""
+        if not self._task_tokens:
+            return ""
+        from nemo_jobs.store import tokens
+
+        made = tokens.new_token(tokens.TASK_PREFIX)
+        principal, now = f"task:{step.job}", self._clock.now()
+        await self._patiently(tokens.add_for_attempt, tokens.hash_of(made), step.attempt_id, principal, now)
+        return made
+
     async def announce(self, keys: Sequence[str]) -> None:
-        now = self._clock.now()
-        await self._patiently(files.announce, keys, now, durable=False)
+        await self._patiently(files.announce, keys, self._clock.now())
 
     async def abandon(self, keys: Sequence[str]) -> None:
         await self._patiently(results.abandon, keys, self._clock.now(), durable=False)

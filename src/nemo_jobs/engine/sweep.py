@@ -8,8 +8,11 @@ from nemo_jobs.backends import api
 from nemo_jobs.backends.api import Backend, Handle
 from nemo_jobs.domain.clock import Clock
 from nemo_jobs.domain.model import Unavailable
-from nemo_jobs.store import compaction, jobs, steps
+from nemo_jobs.domain.retention import DEFAULT, Retention
+from nemo_jobs.engine import plans
+from nemo_jobs.store import compaction, jobs, run_ends, steps, storage, tokens
 from nemo_jobs.store.db import Database
+from nemo_jobs.store.steps import TaskChange
 
 log = logging.getLogger(__name__)
 
@@ -32,9 +35,10 @@ class Sweeper:
         clock: Clock,
         host: str,
         retention_days: int | None,
+        keeps: Retention = DEFAULT,
     ) -> None:
         self._db, self._backends, self._clock, self._host = db, backends, clock, host
-        self._retention = retention_days
+        self._retention, self._keeps = retention_days, keeps
         self._unknown: dict[str, float] = {}
         self._failing: dict[str, str] = {}
 
@@ -45,23 +49,29 @@ class Sweeper:
     async def run(self) -> None:
         rounds = 0
         while True:
+            await self.reclaim_storage()
             removed = await self.remove_due()
             await self._db.write(compaction.compact_ended, 20)
             if rounds % SELDOM == SELDOM - 1:
                 await self.remove_orphans()
                 await self.prune()
+                await self._db.write(tokens.purge, self._clock.now(), durable=False)
             rounds += 1
             await asyncio.sleep(0.2 if removed == REMOVALS_A_ROUND else EVERY_SECONDS)
 
     async def remove_due(self) -> int:
         """Carry out the removals that are due; how many were tried."""
         due = await self._db.read(steps.due_removals, self._host, self._clock.now(), REMOVALS_A_ROUND)
+        open_ended = await self._db.read(run_ends.open_ended, [item.key for item in due]) if due else set()
         for item in due:
             handle = Handle.from_json(item.handle)
             backend = self._backends.get(handle.backend)
             if backend is None:
                 continue
+            seen: tuple[TaskChange, ...] = ()
             try:
+                if item.key in open_ended:
+                    seen = plans.task_changes((await backend.observe([handle]))[handle.key], None)
                 await backend.remove(handle, wipe_storage=item.wipe_storage)
             except (api.BackendError, OSError) as error:
                 self._failing[item.key] = str(error)
@@ -69,8 +79,19 @@ class Sweeper:
                 await self._db.write(steps.retry_removal, item.key, self._clock.now() + pause)
                 continue
             self._failing.pop(item.key, None)
-            await self._db.write(steps.forget_removal, item.key, durable=False)
+            if item.key in open_ended:
+                await self._db.write(run_ends.settle_tasks, item.key, seen, self._clock.now())
+            await self._db.write(steps.forget_removal, item.key, item.wipe_storage, durable=False)
         return len(due)
+
+    async def reclaim_storage(self) -> int:
+        """Give back the storage of jobs whose time is up; of how many."""
+        now = self._clock.now()
+        if not await self._db.read(storage.any_due, now):
+            return 0
+        gone = await self._db.write(storage.reclaim_due, now, self._keeps, REMOVALS_A_ROUND)
+        log.info("the storage of %d jobs is not kept any longer", gone)
+        return gone
 
     async def remove_orphans(self) -> None:
         """Remove workloads of ours that no record has known for a while."""

@@ -51,7 +51,12 @@ _DUE = Statement(
     .order_by(removal.c.due_at)
     .limit(sa.bindparam("n"))
 )
-_FORGET = Statement(sa.delete(removal).where(removal.c.key == sa.bindparam("the_key")))
+# What was asked for meanwhile stays to be done.
+_FORGET = Statement(
+    sa.delete(removal).where(
+        removal.c.key == sa.bindparam("the_key"), removal.c.wipe_storage <= sa.bindparam("wiped")
+    )
+)
 _RETRY = Statement(
     sa.update(removal)
     .where(removal.c.key == sa.bindparam("the_key"))
@@ -93,8 +98,8 @@ def _removal(row: Row) -> Removal:
     return Removal(*values)
 
 
-def forget(tx: Tx, key: str) -> None:
-    tx.count(_FORGET, {"the_key": key})
+def forget(tx: Tx, key: str, wiped: bool) -> None:
+    tx.count(_FORGET, {"the_key": key, "wiped": int(wiped)})
 
 
 def retry(tx: Tx, key: str, due_at: int) -> None:

@@ -327,9 +327,10 @@ def due_removals(tx: Tx, host: str | None, now: int, limit: int) -> list[Removal
     return outbox.due(tx, host, now, limit)
 
 
-def forget_removal(tx: Tx, key: str) -> None:
-    """The workload is gone. Twice is fine."""
-    outbox.forget(tx, key)
+def forget_removal(tx: Tx, key: str, wiped: bool = True) -> None:
+    """The workload is gone, and with `wiped` the storage too; if that was asked for meanwhile, it
+    stays on the list. Twice is fine."""
+    outbox.forget(tx, key, wiped)
 
 
 def retry_removal(tx: Tx, key: str, due_at: int) -> None:
