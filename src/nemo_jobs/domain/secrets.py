@@ -39,13 +39,14 @@ class KeyState(NamedTuple):
     """What the database knows of keys: nothing that opens anything without a key.
 
     `key` is the id of the key that encrypts now, `old` the one before while a rotation is under
-    way. `wrapped` is the new key encrypted with the old one, for services that have not got it
-    yet, and is dropped after `until` (microseconds since 1970 UTC).
+    way. `wrapped` is the present key encrypted with the key `by`, for services that have not got
+    it yet; it is dropped after `until` (microseconds since 1970 UTC).
     """
 
     key: str
     old: str | None = None
     wrapped: str | None = None
+    by: str | None = None
     until: int | None = None
 
 

@@ -123,9 +123,13 @@ class Keys:
             return ()
         except OSError as error:
             raise KeyProblem(f"the key file {self.path} can't be read: {error.strerror}") from error
-        with os.fdopen(file, "rb") as stream:
+        try:
             _check(self.path, os.fstat(file))
-            data = stream.read(_LARGEST_FILE + 1)
+            data = os.read(file, _LARGEST_FILE + 1)
+        except OSError as error:
+            raise KeyProblem(f"the key file {self.path} can't be read: {error.strerror}") from error
+        finally:
+            os.close(file)
         lines = data.decode("utf-8", "replace").splitlines()
         text = "\n".join(line for line in lines if not line.lstrip().startswith("#"))
         keys = parse_keys(text, f"the key file {self.path}")
