@@ -16,6 +16,8 @@ class Reply:
     headers: Mapping[str, str] = field(default_factory=dict)
     #: Close the connection instead of answering, after the request has been read.
     drop: bool = False
+    #: Close the connection after so many bytes of the body.
+    cut: int | None = None
 
     def payload(self) -> bytes:
         if isinstance(self.body, bytes):
@@ -45,6 +47,8 @@ class Scripted:
         self.script = script
         self.seen: list[Seen] = []
         self.connections = 0
+        #: Answer before the request's body has been read, and close.
+        self.early = False
         self.url = ""
 
     @property
@@ -71,13 +75,8 @@ def scripted(*replies: Reply | Script) -> Iterator[Scripted]:
             server.connections += 1
 
         def _answer(self) -> None:
-            size = int(self.headers.get("content-length") or 0)
-            seen = Seen(
-                self.command,
-                self.path,
-                {name.lower(): value for name, value in self.headers.items()},
-                self.rfile.read(size),
-            )
+            headers = {name.lower(): value for name, value in self.headers.items()}
+            seen = Seen(self.command, self.path, headers, b"" if server.early else self._body())
             server.seen.append(seen)
             reply = server.script(seen)
             if reply.drop:
@@ -89,10 +88,25 @@ def scripted(*replies: Reply | Script) -> Iterator[Scripted]:
                 self.send_header(name, value)
             if reply.status != 204 and "transfer-encoding" not in reply.headers:
                 self.send_header("content-length", str(len(payload)))
+            if server.early:
+                self.send_header("connection", "close")
+                self.close_connection = True
             self.end_headers()
-            self.wfile.write(payload)
+            self.wfile.write(payload if reply.cut is None else payload[: reply.cut])
+            if reply.cut is not None:
+                self.close_connection = True
 
-        do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = _answer  # noqa: N815
+        def _body(self) -> bytes:
+            if self.headers.get("transfer-encoding") != "chunked":
+                return self.rfile.read(int(self.headers.get("content-length") or 0))
+            parts = []
+            while size := int(self.rfile.readline(), 16):
+                parts.append(self.rfile.read(size))
+                self.rfile.readline()
+            self.rfile.readline()
+            return b"".join(parts)
+
+        do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = do_HEAD = _answer  # noqa: N815
 
         def log_message(self, format: str, *args: Any) -> None:
             pass
