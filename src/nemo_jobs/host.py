@@ -6,7 +6,10 @@ import os
 import platform
 import stat
 from pathlib import Path
-from typing import IO
+from typing import IO, TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from nemo_jobs.domain.profiles import ProfileSet
 
 MAX_SERVICES = 64
 
@@ -57,6 +60,20 @@ def working_directory_problem(path: str) -> str | None:
     except Refused as error:
         return str(error)
     return None
+
+
+def unusable_profiles(profiles: "ProfileSet") -> list[str]:
+    """The host profiles whose working directory would make every step on them fail, and why."""
+    found = []
+    for profile in profiles:
+        directory = getattr(profile.config, "working_directory", None)
+        if directory is None or profile.unavailable:
+            continue
+        problem = working_directory_problem(directory)
+        if problem is not None:
+            name = f"{profile.provider}/{profile.profile}"
+            found.append(f"profile {name}: {problem}; mend it, or configure another working_directory")
+    return found
 
 
 class Slot:

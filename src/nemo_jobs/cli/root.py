@@ -34,6 +34,7 @@ def _version(context: click.Context, parameter: click.Parameter, value: bool) ->
         "services": "nemo_jobs.cli.services:services",
         "config": "nemo_jobs.cli.config:config",
         "db": "nemo_jobs.cli.db:db",
+        "auth": "nemo_jobs.cli.auth:auth",
         "completion": "nemo_jobs.cli.completion:completion",
     },
 )

@@ -96,7 +96,9 @@ def resolve(flags: Given, environ: Mapping[str, str]) -> Settings:
         base_url=flags.base_url or environ.get("NHX_BASE_URL") or address or DEFAULT_URL,
         context=name,
         workspace=environ.get("NHX_WORKSPACE") or place or "default",
-        token=environ.get("NHX_ACCESS_TOKEN") or token_of(user, f"{path}: user '{context.get('user')}'"),
+        token=environ.get("NHX_ACCESS_TOKEN")
+        or token_of(user, f"{path}: user '{context.get('user')}'")
+        or task_token(environ),
         ca_file=_text(cluster, "certificate_authority", f"{path}: cluster '{context.get('cluster')}'"),
         output_format=_choice("output_format", "NHX_OUTPUT_FORMAT", FORMATS, environ, preferences, path),
         timestamp_format=flags.timestamp_format
@@ -114,6 +116,19 @@ def token_of(user: dict[str, Any], where: str) -> str | None:
     if user.get("type") == "no-auth":
         return None
     return _text(user, "token", where) or _text(user, "access_token", where)
+
+
+def task_token(environ: Mapping[str, str]) -> str | None:
+    """The token that the service gives to a task, of which only the file is in the environment."""
+    path = environ.get("NHX_WORKLOAD_IDENTITY_TOKEN_FILE")
+    if not path:
+        return None
+    from pathlib import Path
+
+    try:
+        return Path(path).read_text("ascii").strip() or None
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadSettings(f"NHX_WORKLOAD_IDENTITY_TOKEN_FILE: {path} can't be read: {error}") from error
 
 
 def named_items(content: dict[str, Any], kind: str, path: str) -> list[dict[str, Any]]:

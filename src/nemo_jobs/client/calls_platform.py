@@ -1,4 +1,4 @@
-"""What is around jobs: workspaces, projects, secrets, tokens, and the service itself."""
+"""What is around jobs: workspaces, projects, secrets, and the service itself."""
 
 from __future__ import annotations
 

@@ -11,6 +11,7 @@ from nemo_jobs.client.calls import ActCalls, BulkCalls, JobCalls, StatusCalls
 from nemo_jobs.client.calls_platform import ProjectCalls, SecretCalls, ServiceCalls, WorkspaceCalls
 from nemo_jobs.client.calls_results import ResultCalls
 from nemo_jobs.client.calls_steps import AttemptCalls, StepCalls
+from nemo_jobs.client.calls_tokens import TokenCalls
 from nemo_jobs.client.errors import ClientError
 from nemo_jobs.client.retry import Retry
 from nemo_jobs.client.transfer import Download, Source
@@ -55,6 +56,7 @@ class AllCalls(
     WorkspaceCalls,
     ProjectCalls,
     SecretCalls,
+    TokenCalls,
     ServiceCalls,
     WaitCalls,
 ):

@@ -1,0 +1,109 @@
+"""Tokens made, listed and revoked on the service's own machine, in its database.
+
+This is how the first token of an installation comes about: nobody could ask for it over the API.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from nemo_jobs.clock import SystemClock
+from nemo_jobs.config import default_data_dir, load_settings
+from nemo_jobs.domain.model import Json, NemoJobsError
+from nemo_jobs.host import prepare_data_dir
+from nemo_jobs.http.tokens import token_json
+from nemo_jobs.store import tokens, workspaces
+from nemo_jobs.store.db import Database, Locked
+
+T = TypeVar("T")
+#: Who made it, in the list of tokens.
+ACTOR = "local"
+_RUNS = (
+    "a service runs on this data directory. Ask it instead, with an admin's token (NHX_ACCESS_TOKEN) and "
+    "without --data-dir; for the first token stop it, make one, and start it again"
+)
+
+
+class InUse(NemoJobsError):
+    """A running service holds the database."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Which database: a URL, or a data directory, or what the configuration says."""
+
+    environ: Mapping[str, str]
+    data_dir: Path | None = None
+    database_url: str | None = None
+    config: Path | None = None
+
+
+def create(
+    place: Place,
+    principal: str,
+    grants: Mapping[str, Sequence[str]],
+    *,
+    description: str | None,
+    seconds: int | None,
+) -> Json:
+    """Make a token; the answer is what the API's would be. Raises NemoJobsError, ConfigError, OSError."""
+    made, now = tokens.new_token(), SystemClock().now()
+
+    def store(tx: Any) -> tokens.TokenRecord:
+        workspaces.ensure_defaults(tx, now)
+        return tokens.add(
+            tx,
+            tokens.hash_of(made),
+            principal,
+            grants or tokens.first_grants(),
+            description=description,
+            expires_at=None if seconds is None else now + seconds * 1_000_000,
+            now=now,
+            actor=ACTOR,
+        )
+
+    return {**token_json(_run(place, store)), "token": made}
+
+
+def listed(place: Place, page: int, page_size: int) -> Json:
+    """One page of all tokens, as the API gives it."""
+    found, total = _run(place, lambda tx: tokens.list_tokens(tx, None, page, page_size))
+    return {
+        "data": [token_json(record) for record in found],
+        "sort": "-created_at",
+        "pagination": {
+            "total_results": total,
+            "total_pages": max(1, -(-total // page_size)),
+            "page_size": page_size,
+            "page": page,
+            "current_page_size": len(found),
+        },
+    }
+
+
+def revoke(place: Place, token_id: str) -> Json:
+    """Revoke a token. Raises NotFound."""
+    now = SystemClock().now()
+    return token_json(_run(place, lambda tx: tokens.revoke(tx, token_id, None, now)))
+
+
+def _run(place: Place, act: Callable[[Any], T]) -> T:
+    url = place.database_url or load_settings(place.config, place.environ).settings.database.url
+    if not url or place.data_dir is not None:
+        directory = prepare_data_dir(place.data_dir or default_data_dir(place.environ))
+        url = f"sqlite:///{directory}/nemo-jobs.db"
+    try:
+        return asyncio.run(_write(url, act))
+    except Locked as error:
+        raise InUse(_RUNS) from error
+
+
+async def _write(url: str, act: Callable[[Any], T]) -> T:
+    db = Database.open(url, clock=SystemClock())
+    try:
+        await db.start()
+        return await db.write(act)
+    finally:
+        await db.aclose()
