@@ -4,7 +4,7 @@ Every comparison is true or false, never unknown, so that NOT means what it says
 are read with each database's own JSON functions: see `json_values`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, assert_never
 
@@ -71,8 +71,8 @@ def _absent(node: Compare) -> Condition:
 def column_meets(column: sa.ColumnElement[Any], node: Compare, dialect: Dialect) -> Condition:
     """Whether a column meets a comparison, wherever its field would be."""
     value: Any = node.value
-    # Only where a column may be empty: an index can't be used behind it.
-    sure = _sure if getattr(column, "nullable", False) else _plain
+    # In words that an index can be used with.
+    sure = _present(column) if getattr(column, "nullable", False) else _as_it_is
     match node.op:
         case Op.EQ:
             return column.is_(None) if value is None else sure(column == value)
@@ -111,8 +111,12 @@ def _has_label(key: str, *conditions: Condition) -> Condition:
     return found.where(job_label.c.job_id == job.c.id, job_label.c.key == key, *conditions).exists()
 
 
-def _plain(condition: Condition) -> Condition:
+def _as_it_is(condition: Condition) -> Condition:
     return condition
+
+
+def _present(column: sa.ColumnElement[Any]) -> Callable[[Condition], Condition]:
+    return lambda condition: sa.and_(column.is_not(None), condition)
 
 
 def _sure(condition: Condition) -> Condition:

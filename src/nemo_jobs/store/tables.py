@@ -81,6 +81,15 @@ job = sa.Table(
     sa.Index("job_by_source", "workspace", "source", "created_at", "id"),
     sa.Index("job_by_state", "workspace", "state", "created_at", "id"),
     sa.Index(
+        "job_by_project",
+        "workspace",
+        "project",
+        "created_at",
+        "id",
+        sqlite_where=sa.text("project IS NOT NULL"),
+        postgresql_where=sa.text("project IS NOT NULL"),
+    ),
+    sa.Index(
         "job_storage_due",
         "storage_due_at",
         sqlite_where=sa.text("storage_due_at IS NOT NULL"),
