@@ -34,15 +34,15 @@ class BucketObjects:
 
         counted = _Counted(chunks, limit)
         part = max(PART, -(-(size or 0) // PARTS))
-        async with _told(self._shown):
-            try:
+        try:
+            async with _told(self._shown):
                 await obstore.put_async(
                     self._store, _path(key), counted.pieces(), chunk_size=part, max_concurrency=AT_ONCE
                 )
-            except Exception:
-                if counted.failed is not None:
-                    raise counted.failed from None
-                raise
+        except Exception:
+            if counted.failed is not None:  # what went wrong is the source's
+                raise counted.failed from None
+            raise
         return Stored(key, counted.size, counted.hash.hexdigest())
 
     async def read(self, key: str, start: int = 0, end: int | None = None) -> AsyncIterator[bytes]:
