@@ -2,6 +2,7 @@
 
 import json
 import random
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from nemo_jobs.store.db import off_loop
 from nemo_jobs.store.jobs import JobQuery
 from nemo_jobs.store.migrate import config_for, engine_for
 from nemo_jobs.store.sql import Statement, Tx, prepare_once
+from tests.bed.postgres import PostgresServer
 from tests.store.kit import SECOND, Store
 
 LABELS: dict[str, dict[str, str]] = {
@@ -258,12 +260,16 @@ async def test_bulk_calls_walk_all_that_match_by_age(store: Store) -> None:
         assert left == [15, 11, 7, 3, 0]
 
 
-@pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
-async def test_labels_of_older_jobs_are_found_after_the_migration(
-    kind: str, sqlite_url: str, open_store: Any, request: pytest.FixtureRequest
-) -> None:
-    url = sqlite_url if kind == "sqlite" else request.getfixturevalue("postgres").new_database()
-    engine = engine_for(url)
+@pytest.fixture(params=["sqlite", "postgresql"])
+def empty_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path / 'old.db'}"
+    server: PostgresServer = request.getfixturevalue("postgres")
+    return server.new_database()
+
+
+async def test_labels_of_older_jobs_are_found_after_the_migration(empty_url: str, open_store: Any) -> None:
+    engine = engine_for(empty_url)
     with engine.begin() as connection:
         command.upgrade(config_for(connection), "0001")
         connection.execute(sa.text("DROP TABLE alembic_version"))
@@ -287,7 +293,7 @@ async def test_labels_of_older_jobs_are_found_after_the_migration(
                 {"name": name, "fields": None if fields is None else json.dumps(fields)},
             )
     engine.dispose()
-    store = await open_store(url)
+    store = await open_store(empty_url)
     where = parse_filter([("filter", '{"labels":{"$hasKey":"team"}}')])
     found, total = await store.read(jobs.list_jobs, JobQuery("default", where))
     assert ([job.name for job in found], total) == (["moth"], 1)
