@@ -58,10 +58,6 @@ class Place:
     filter: LogFilter
 
     @property
-    def is_current(self) -> bool:
-        return self.attempt_id == self.job.attempt_id
-
-    @property
     def digest(self) -> str:
         return cursors.digest(self.attempt_id, self.filter.step, self.filter.task)
 

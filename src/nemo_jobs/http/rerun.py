@@ -55,7 +55,7 @@ async def update_job(api: Api, request: Request) -> Reply:
     if body.spec is not None and body.platform_spec is not None:
         # The checks of a job that is created with it.
         wanted = CreateJobRequest(source=found.source, spec=body.spec, platform_spec=body.platform_spec)
-        new = await checked(api, path["workspace"], wanted, caller(request))
+        new = await checked(api, request, wanted, caller(request))
         definition = (new.spec, new.platform_spec)
     change = attempts.JobChange("description" in body.model_fields_set, body.description, definition)
     job = await parts.db.write(attempts.update_job, path["workspace"], found.id, change, parts.clock.now())

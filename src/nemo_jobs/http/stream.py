@@ -24,7 +24,8 @@ from nemo_jobs.http.parts import Api
 from nemo_jobs.http.request import Receive, Request, Send
 from nemo_jobs.http.routes import Operation
 from nemo_jobs.http.wire import Header, line_text, why_text
-from nemo_jobs.store import jobs, logs
+from nemo_jobs.store import attempts, jobs, logs
+from nemo_jobs.store.attempts import AttemptRecord
 from nemo_jobs.store.db import Database, Tx
 
 log = logging.getLogger(__name__)
@@ -189,21 +190,21 @@ class _Follower:
     async def _news(self) -> tuple[str, bool, bool]:
         """What to send now, whether there is more, and whether that is the end."""
         try:
-            job, lines, more = await self._db.read(_read, self._place, self._next, BATCH)
+            shown, lines, more = await self._db.read(_read, self._place, self._next, BATCH)
         except NotFound:
             return _event("end", '{"status":null,"reason":null,"error_details":null}'), False, True
         frames = [f"id: {line.seq}\ndata: {line_text(line)}\n\n" for line in lines]
         if lines:
             self._next = lines[-1].seq + 1
-        status = f'"status":"{job.state}","reason":{why_text(job)}'
-        rests = State(job.state) in RESTING
+        status = f'"status":"{shown.state}","reason":{why_text(shown)}'
+        rests = State(shown.state) in RESTING
         if status != self._status and not (rests and more):
             # Who stops reading when the job rests has then read all that it printed.
             self._status = status
             frames.insert(len(frames) if rests else 0, _event("status", f"{{{status}}}"))
-        ended = not more and (State(job.state) in TERMINAL or not self._place.is_current)
+        ended = not more and State(shown.state) in TERMINAL
         if ended:
-            frames.append(_event("end", f'{{{status},"error_details":{job.error_details or "null"}}}'))
+            frames.append(_event("end", f'{{{status},"error_details":{shown.error_details or "null"}}}'))
         return "".join(frames), more, ended
 
     async def _waited(self, send: Send, pause: float) -> bool:
@@ -235,11 +236,16 @@ class _Follower:
         return True
 
 
-def _read(tx: Tx, place: Place, first: int, limit: int) -> tuple[JobRecord, list[LogLine], bool]:
-    """Job and lines of one moment, so that no line of an ended job is left behind."""
+def _read(
+    tx: Tx, place: Place, first: int, limit: int
+) -> tuple[JobRecord | AttemptRecord, list[LogLine], bool]:
+    """What the log belongs to, and lines of the same moment, so that no line of what has ended is
+    left behind. That is the job, or an attempt of it that is not the current one any more."""
     job = jobs.get_job(tx, place.job.workspace, place.job.id)
+    current = place.attempt_id == job.attempt_id
+    shown = job if current else attempts.by_id(tx, place.attempt_id)
     lines, _total, more = logs.page(tx, place.attempt_id, place.filter, first, limit, BATCH_SIZE)
-    return job, lines, more
+    return shown, lines, more
 
 
 def _event(name: str, data: str) -> str:
