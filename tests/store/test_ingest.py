@@ -8,7 +8,7 @@ import pytest
 from nemo_jobs.domain.model import NotFound
 from nemo_jobs.store import ingest, logs
 from nemo_jobs.store.chunks import Chunk, pack_runs
-from nemo_jobs.store.ingest import Incoming
+from nemo_jobs.store.ingest import Incoming, Where
 from nemo_jobs.store.logs import LogFilter
 from tests.store.kit import Store, batch
 
@@ -26,7 +26,7 @@ def incoming(of: Any, *texts: str, at: int = 7, **over: str) -> Incoming:
 
 
 async def send(store: Store, *items: Incoming, limit: int = NO_LIMIT, fileset: str = "job-fileset-j") -> Any:
-    return await store.write(ingest.ingest, "default", fileset, items, limit, store.now())
+    return await store.write(ingest.ingest, Where("default", fileset), items, limit, store.now())
 
 
 async def texts(store: Store, attempt_id: str) -> list[str]:
@@ -84,3 +84,12 @@ async def test_sources_are_told_apart(store: Store) -> None:
     )
     assert sorted(refused.values()) == [1, 1, 2]
     assert await texts(store, step.attempt_id) == ["yes"]
+
+
+async def test_a_task_writes_to_the_log_of_its_own_attempt_alone(store: Store) -> None:
+    mine, other = await store.running("j"), await store.running("k")
+    for step, count in ((mine, 0), (other, 1)):
+        where = Where("default", f"job-fileset-{step.job}", mine.attempt_id)
+        refused = await store.write(ingest.ingest, where, [incoming(step, "x")], NO_LIMIT, store.now())
+        assert refused.total() == count
+    assert await texts(store, other.attempt_id) == []

@@ -77,7 +77,9 @@ async def ingest_logs(api: Api, request: Request) -> Reply:
     incoming, refused = await _in_thread(await request.body(), packed, form, now)
     act = store.ingest if len({item[:4] for item in incoming}) <= store.FEW else store.ingest_from_many
     limit = parts.settings.jobs.log_limit_bytes
-    refused += await parts.db.write(act, path["workspace"], path["name"], incoming, limit, now)
+    task = request.access.task if request.access is not None else None
+    where = store.Where(path["workspace"], path["name"], task.attempt_id if task is not None else None)
+    refused += await parts.db.write(act, where, incoming, limit, now)
     return json_reply({"partialSuccess": _partial(refused)})
 
 
@@ -225,5 +227,6 @@ OPERATIONS = (
         "OtlpLogPage",
         body="OtlpLogQuery",
         errors=(400, 404, 422),
+        scope="read",
     ),
 )

@@ -32,6 +32,14 @@ class Incoming(NamedTuple):
     records: int
 
 
+class Where(NamedTuple):
+    """The fileset that records are sent to. With an attempt, only records of that one are taken."""
+
+    workspace: str
+    fileset: str
+    attempt: str | None = None
+
+
 @dataclass(slots=True)
 class _Place:
     """Where the records of one source go, or why nowhere."""
@@ -63,13 +71,11 @@ _OWN = Statement(
 )
 
 
-def ingest(
-    tx: Tx, workspace: str, fileset_name: str, incoming: Sequence[Incoming], limit: int, now: int
-) -> Counter[str]:
+def ingest(tx: Tx, where: Where, incoming: Sequence[Incoming], limit: int, now: int) -> Counter[str]:
     """Store what can be stored; how many records were refused, by the reason in words.
 
     `limit` is that of an attempt's log in bytes. Raises NotFound for an unknown fileset."""
-    check_fileset(tx, workspace, fileset_name)
+    check_fileset(tx, where.workspace, where.fileset)
     refused: Counter[str] = Counter()
     places: dict[tuple[str, str, str, str], _Place] = {}
     sizes: dict[str, int] = {}
@@ -77,7 +83,7 @@ def ingest(
         source = item[:4]
         place = places.get(source)
         if place is None:
-            place = places[source] = _find(tx, workspace, fileset_name, item)
+            place = places[source] = _find(tx, where, item)
         if not place.problem and sizes.setdefault(item.attempt, place.size) >= limit:
             place.problem = f"the log of job {place.job!r} has reached its limit of {limit} bytes"
         if place.problem:
@@ -89,10 +95,10 @@ def ingest(
 
 @off_loop
 def ingest_from_many(
-    tx: Tx, workspace: str, fileset_name: str, incoming: Sequence[Incoming], limit: int, now: int
+    tx: Tx, where: Where, incoming: Sequence[Incoming], limit: int, now: int
 ) -> Counter[str]:
     """Like `ingest`, for more than a `FEW` sources."""
-    return ingest(tx, workspace, fileset_name, incoming, limit, now)
+    return ingest(tx, where, incoming, limit, now)
 
 
 def check_fileset(tx: Tx, workspace: str, name: str) -> None:
@@ -105,7 +111,8 @@ def check_fileset(tx: Tx, workspace: str, name: str) -> None:
         raise NotFound(f"no fileset {name[:_SHOWN]!r} in workspace {workspace!r}")
 
 
-def _find(tx: Tx, workspace: str, fileset_name: str, item: Incoming) -> _Place:
+def _find(tx: Tx, where: Where, item: Incoming) -> _Place:
+    workspace = where.workspace
     job_told, attempt_told, step_told, task_told = (repr(text[:_SHOWN]) for text in item[:4])
     if any("\0" in text for text in item[:4]):
         return _Place(problem="a name has a NUL character in it")
@@ -115,7 +122,9 @@ def _find(tx: Tx, workspace: str, fileset_name: str, item: Incoming) -> _Place:
     job_id, name, own, size, step_id = row
     if item.job not in (name, job_id):
         return _Place(problem=f"attempt {attempt_told} is not of a job {job_told}")
-    if own != fileset_name:
+    if where.attempt not in (None, item.attempt):
+        return _Place(problem=f"the token is for attempt {where.attempt!r} alone, not for {attempt_told}")
+    if own != where.fileset:
         return _Place(problem=f"the logs of job {name!r} belong to fileset {own!r}")
     if step_id is None:
         return _Place(problem=f"attempt {attempt_told} of job {name!r} has no step {step_told}")
