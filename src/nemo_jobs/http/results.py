@@ -136,7 +136,7 @@ def _locate(tx: Tx, job: JobRecord, record: ResultRecord) -> tuple[str, FileReco
             return place, found
     raise NotFound(
         f"the artifact {record.artifact_url!r} of result {record.name!r} of job {job.name!r} in workspace "
-        f"{job.workspace!r} is not there; upload it, or delete the job if it is of no use any more"
+        f"{job.workspace!r} is not there; upload it to that place"
     )
 
 
