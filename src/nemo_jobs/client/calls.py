@@ -196,12 +196,20 @@ class ActCalls(Calls):
 
 class BulkCalls(Calls):
     """Many jobs at once. `dry_run` only counts; `expected_count` makes the service refuse with
-    `Conflict` when another number of jobs matches."""
+    `Conflict` when another number of jobs matches. One call takes up to 1000 jobs, the oldest
+    first; `next` of its answer, given as `cursor`, goes on behind them, with their number left."""
 
     def _bulk(
-        self, verb: str, filter: str | Json, workspace: str | None, dry_run: bool, expected: int | None
+        self,
+        verb: str,
+        filter: str | Json,
+        workspace: str | None,
+        dry_run: bool,
+        expected: int | None,
+        cursor: str | None,
     ) -> Ask[Bulk]:
-        body = {"filter": filter, **given({"dry_run": dry_run or None, "expected_count": expected})}
+        more = {"dry_run": dry_run or None, "expected_count": expected, "cursor": cursor}
+        body = {"filter": filter, **given(more)}
         return Ask("POST", self._jobs(workspace) + f":{verb}", body=body, key=new_key())
 
     @Call
@@ -212,9 +220,10 @@ class BulkCalls(Calls):
         workspace: str | None = None,
         dry_run: bool = False,
         expected_count: int | None = None,
+        cursor: str | None = None,
     ) -> Ask[Bulk]:
         """Cancel every job that matches; the answer says job by job what happened."""
-        return self._bulk("cancel", filter, workspace, dry_run, expected_count)
+        return self._bulk("cancel", filter, workspace, dry_run, expected_count, cursor)
 
     @Call
     def delete_jobs(
@@ -224,9 +233,10 @@ class BulkCalls(Calls):
         workspace: str | None = None,
         dry_run: bool = False,
         expected_count: int | None = None,
+        cursor: str | None = None,
     ) -> Ask[Bulk]:
         """Delete every ended job that matches; the answer says job by job what happened."""
-        return self._bulk("delete", filter, workspace, dry_run, expected_count)
+        return self._bulk("delete", filter, workspace, dry_run, expected_count, cursor)
 
     @Call
     def rerun_jobs(
@@ -236,9 +246,10 @@ class BulkCalls(Calls):
         workspace: str | None = None,
         dry_run: bool = False,
         expected_count: int | None = None,
+        cursor: str | None = None,
     ) -> Ask[Bulk]:
         """Run every ended job that matches again; the answer says job by job what happened."""
-        return self._bulk("rerun", filter, workspace, dry_run, expected_count)
+        return self._bulk("rerun", filter, workspace, dry_run, expected_count, cursor)
 
 
 class StatusCalls(Calls):

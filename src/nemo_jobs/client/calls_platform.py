@@ -100,6 +100,14 @@ class ProjectCalls(Calls):
         return Ask("POST", self._in(ENTITIES, workspace, "projects"), body=body)
 
     @Call
+    def update_project(
+        self, name: str, *, description: str | None, workspace: str | None = None
+    ) -> Ask[Project]:
+        """Set a project's description; None removes it."""
+        path = self._in(ENTITIES, workspace, "projects", name)
+        return Ask("PATCH", path, body={"description": description})
+
+    @Call
     def delete_project(self, name: str, *, workspace: str | None = None) -> Ask[None]:
         """Delete a project."""
         return Ask("DELETE", self._in(ENTITIES, workspace, "projects", name), kind=None)

@@ -54,21 +54,38 @@ class Job(TypedDict):
 
 
 class JobPlan(TypedDict, total=False):
-    """What a dry run tells."""
+    """What a dry run tells: the job as it would be, and for each step its profile and what would
+    be sent to start it."""
 
+    dry_run: bool
     name: str
     workspace: str
+    project: str | None
+    description: str | None
+    source: str
     spec: Json
     platform_spec: Json
+    fileset: str
+    output_location: str | None
+    ownership: Json | None
+    custom_fields: Json | None
     steps: list[Json]
 
 
 class Bulk(TypedDict, total=False):
-    """What became of each job of a bulk call."""
+    """What became of each job of a bulk call. `count` is how many match, `next` where another
+    call goes on if this one could not take them all."""
 
-    count: int
+    action: str
     dry_run: bool
+    count: int
+    done: int
+    unchanged: int
+    refused: int
+    gone: int
+    failed: int
     data: list[Json]
+    next: str | None
 
 
 class Attempt(TypedDict):

@@ -10,7 +10,7 @@ from nemo_jobs.domain.clock import Clock
 from nemo_jobs.domain.model import Unavailable
 from nemo_jobs.domain.retention import DEFAULT, Retention
 from nemo_jobs.engine import plans
-from nemo_jobs.store import compaction, jobs, run_ends, steps, storage, tokens
+from nemo_jobs.store import compaction, idempotency, jobs, run_ends, steps, storage, tokens
 from nemo_jobs.store.db import Database
 from nemo_jobs.store.steps import TaskChange
 
@@ -56,6 +56,7 @@ class Sweeper:
                 await self.remove_orphans()
                 await self.prune()
                 await self._db.write(tokens.purge, self._clock.now(), durable=False)
+                await self._db.write(idempotency.forget_keys, self._clock.now(), durable=False)
             rounds += 1
             await asyncio.sleep(0.2 if removed == REMOVALS_A_ROUND else EVERY_SECONDS)
 
