@@ -1,6 +1,7 @@
 """A small HTTP server that answers from a script: replies that a good service never gives."""
 
 import json
+import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -114,6 +115,11 @@ def scripted(*replies: Reply | Script) -> Iterator[Scripted]:
     class Server(ThreadingHTTPServer):
         daemon_threads = True
         request_queue_size = 64
+
+        def handle_error(self, request: Any, client_address: Any) -> None:
+            """A client that leaves early is part of the script."""
+            if not isinstance(sys.exception(), ConnectionError):
+                super().handle_error(request, client_address)
 
     http = Server(("127.0.0.1", 0), Handler)
     server.url = f"http://127.0.0.1:{http.server_address[1]}"

@@ -101,7 +101,7 @@ class AsyncConnection:
     def __init__(
         self,
         address: Address,
-        reader: asyncio.StreamReader,
+        reader: Reader,
         writer: asyncio.StreamWriter,
         timeout: float,
     ) -> None:
@@ -178,13 +178,20 @@ class AsyncConnection:
         except ValueError as error:
             raise BadAnswer("a line of the answer's head is too long") from error
         if not line.endswith(b"\n"):
-            raise ConnectionFailed("the server closed the connection without an answer")
+            raise self._ended("the server closed the connection without an answer")
         return line.decode("latin-1").rstrip("\r\n")
 
     async def some(self, most: int) -> bytes:
         """What has arrived of the body, at most that many bytes; empty at its end."""
         async with asyncio.timeout(self.timeout):
-            return await self._reader.read(most)
+            found = await self._reader.read(most)
+        if not found and self._reader.broken:
+            raise self._ended("the connection broke in the middle of an answer")
+        return found
+
+    def _ended(self, text: str) -> ConnectionFailed:
+        broken = self._reader.broken
+        return ConnectionFailed(f"{text}: {broken}" if broken else text)
 
     def close(self) -> None:
         """Close at once; nothing more is sent."""
@@ -200,6 +207,7 @@ class AsyncConnection:
         await self._send(head)
         framed = body.length is None
         async for piece in body.pieces():
+            await asyncio.sleep(0)  # what has arrived is read before more is written
             if answer.done():
                 return True
             await self._send(chunk(piece) if framed else piece)
@@ -220,15 +228,30 @@ class AsyncConnection:
         return AsyncResponse(status, headers, self, bodyless=method == "HEAD" or status in (204, 304))
 
 
-async def _connect(
-    address: Address, ca_file: str | None
-) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    if address.path:
-        return await asyncio.open_unix_connection(address.path, limit=MAX_LINE)
-    host = address.host.strip("[]")
-    if address.scheme == "http":
-        return await asyncio.open_connection(host, address.port, limit=MAX_LINE)
-    import ssl
+class Reader(asyncio.StreamReader):
+    """Hands out what had arrived before a connection broke: it may be the server's answer."""
 
-    context = await asyncio.to_thread(ssl.create_default_context, cafile=ca_file)
-    return await asyncio.open_connection(host, address.port, limit=MAX_LINE, ssl=context)
+    broken: BaseException | None = None
+
+    def set_exception(self, exc: BaseException) -> None:
+        """The connection broke."""
+        self.broken = exc
+        self.feed_eof()
+
+
+async def _connect(address: Address, ca_file: str | None) -> tuple[Reader, asyncio.StreamWriter]:
+    loop = asyncio.get_running_loop()
+    reader = Reader(limit=MAX_LINE, loop=loop)
+    protocol = asyncio.StreamReaderProtocol(reader, loop=loop)
+    if address.path:
+        transport, _ = await loop.create_unix_connection(lambda: protocol, address.path)
+        return reader, asyncio.StreamWriter(transport, protocol, reader, loop)
+    context = None
+    if address.scheme == "https":
+        import ssl
+
+        context = await asyncio.to_thread(ssl.create_default_context, cafile=ca_file)
+    link, _ = await loop.create_connection(
+        lambda: protocol, address.host.strip("[]"), address.port, ssl=context
+    )
+    return reader, asyncio.StreamWriter(link, protocol, reader, loop)

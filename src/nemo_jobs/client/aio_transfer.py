@@ -65,6 +65,7 @@ class AsyncDownload:
                     received += len(piece)
                     resumed = 0
                     yield piece
+                self._response.close()
                 return
             except (OSError, ConnectionFailed) as error:
                 self._response.close()

@@ -112,6 +112,7 @@ class Download:
                     received += len(piece)
                     resumed = 0
                     yield piece
+                self._response.close()
                 return
             except (OSError, ConnectionFailed) as error:
                 self._response.close()
@@ -132,16 +133,17 @@ class Download:
 
         A folder as `path` takes the file under the name that the service suggests.
         """
-        target = self.about.target(path)
-        part = part_of(target)
         try:
-            with open(part, "xb") as file:  # noqa: PTH123 - pathlib is slow to load
-                for piece in self.iter_bytes():
-                    file.write(piece)
-            os.replace(part, target)  # noqa: PTH105
-        except BaseException:
-            remove(part)
-            raise
+            target = self.about.target(path)
+            part = part_of(target)
+            try:
+                with open(part, "xb") as file:  # noqa: PTH123 - pathlib is slow to load
+                    for piece in self.iter_bytes():
+                        file.write(piece)
+                os.replace(part, target)  # noqa: PTH105
+            except BaseException:
+                remove(part)
+                raise
         finally:
             self.close()
         return target
