@@ -1,8 +1,11 @@
 """Commands that look at one job or act on it."""
 
+from typing import Any
+
 import click
 
 from nemo_jobs.cli.inputs import Json, input_options, json_option, read_input
+from nemo_jobs.cli.jobs_bulk import act_on_many, bulk_options, wants_many
 from nemo_jobs.cli.options import job_argument, job_command
 from nemo_jobs.cli.render import show_object
 from nemo_jobs.cli.session import Session
@@ -25,11 +28,16 @@ def get_status(session: Session, name: str) -> None:
 
 
 @click.command()
-@job_argument()
+@job_argument(required=False)
+@bulk_options
 @job_command()
-def cancel(session: Session, name: str) -> None:
-    """Ask a job to end; nothing of it runs any more when it is 'cancelled'."""
+def cancel(session: Session, name: str | None, **many: Any) -> int:
+    """Ask a job to end, or all that match a filter; nothing of a job runs any more when it is
+    'cancelled'."""
+    if wants_many(name, many):
+        return act_on_many(session, "cancel", **many)
     show_object(session, session.ask("cancel_job", name))
+    return 0
 
 
 @click.command()
@@ -49,12 +57,16 @@ def resume(session: Session, name: str) -> None:
 
 
 @click.command()
-@job_argument()
+@job_argument(required=False)
+@bulk_options
 @job_command()
-def delete(session: Session, name: str) -> None:
-    """Delete an ended job with its logs and storage."""
+def delete(session: Session, name: str | None, **many: Any) -> int:
+    """Delete an ended job, or all that match a filter, with logs and storage."""
+    if wants_many(name, many):
+        return act_on_many(session, "delete", **many)
     session.ask("delete_job", name)
     session.note(f"deleted job '{name}'")
+    return 0
 
 
 @click.command("update-status-details")

@@ -5,6 +5,7 @@ from typing import Any
 import click
 
 from nemo_jobs.cli.inputs import Json, input_options, json_option, read_input
+from nemo_jobs.cli.labels import Labels, label_option, with_labels
 from nemo_jobs.cli.options import job_command, nonempty
 from nemo_jobs.cli.render import show_object
 from nemo_jobs.cli.session import CommandError, Session
@@ -25,7 +26,9 @@ _TEXTS = ("name", "source", "project", "description", "output_location")
 @click.option("--output-location", metavar="FILESET", help="An existing fileset for the results.")
 @json_option("--ownership", help="Who owns the job.")
 @click.option("--project", metavar="NAME", help="The project that it belongs to.")
+@label_option("A label; repeatable.")
 @input_options
+@click.option("--dry-run", is_flag=True, help="Check everything, show what would be sent, store nothing.")
 @click.option("--wait", is_flag=True, help="Wait for the end.")
 @click.option("--watch", is_flag=True, help="Wait for the end and show the log.")
 @click.option("--timeout", type=click.IntRange(1), metavar="S", help="Give up after S seconds.  [wait: 1200]")
@@ -38,6 +41,8 @@ def create(
     name: str | None,
     input_file: str | None,
     input_data: str | None,
+    labels: Labels,
+    dry_run: bool,
     wait: bool,
     watch: bool,
     timeout: int | None,
@@ -47,9 +52,15 @@ def create(
     """Create a job from options, or from a file with the same fields."""
     if wait and watch:
         raise click.UsageError("--wait and --watch can't go together; --watch waits too")
+    if dry_run and (wait or watch):
+        raise click.UsageError("--dry-run makes no job to wait for; leave --wait and --watch out")
     fields = read_input(input_file, input_data)
     fields |= {key: value for key, value in {"name": name, **options}.items() if value is not None}
     check_fields(fields)
+    fields = with_labels(fields, labels)
+    if dry_run:
+        show_object(session, session.ask("dry_run_job", **fields))
+        return 0
     job = send(session, fields)
     show_object(session, job)
     if not (wait or watch):

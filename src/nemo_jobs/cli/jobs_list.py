@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from nemo_jobs.cli.labels import Labels, label_option
 from nemo_jobs.cli.options import columns_option, global_options, job_command, paging_options, pass_session
 from nemo_jobs.cli.render import note_pages, show_list
 from nemo_jobs.cli.session import CommandError, Session
@@ -43,6 +44,7 @@ _MOST_PAGES = 100_000
 @click.option("--filter.source", "source", metavar="LABEL", help="Jobs of this source.")
 @click.option("--filter.status", "status", multiple=True, metavar="STATUS", help="Repeatable: any of them.")
 @click.option("--filter.workspace", "in_workspace", metavar="NAME", help="With --workspace -: only these.")
+@label_option("Jobs with this label; repeatable: all of them.")
 @job_command(context_letter=False)
 def list_jobs(
     session: Session,
@@ -53,6 +55,7 @@ def list_jobs(
     stream: bool,
     columns: str,
     expression: str | None,
+    labels: Labels,
     **fields: Any,
 ) -> None:
     """List jobs, the newest first."""
@@ -62,7 +65,7 @@ def list_jobs(
         "page": page,
         "page_size": page_size or (1000 if all_pages else None),
         "sort": sort,
-        "filter": joined_filter(expression, fields),
+        "filter": joined_filter(expression, fields, labels),
     }
     answer = session.ask("list_jobs", **query)
     if all_pages:
@@ -78,9 +81,11 @@ def list_jobs(
     note_pages(session, answer, noun="jobs")
 
 
-def joined_filter(expression: str | None, fields: dict[str, Any]) -> str | dict[str, Any] | None:
-    """One filter from `--filter` and the `--filter.<field>` options, all of which must hold."""
-    named: dict[str, Any] = {}
+def joined_filter(
+    expression: str | None, fields: dict[str, Any], labels: Labels
+) -> str | dict[str, Any] | None:
+    """One filter from `--filter`, the `--filter.<field>` options and labels, all of which must hold."""
+    named: dict[str, Any] = {f"labels.{key}": value for key, value in labels.items()}
     for field, value in fields.items():
         if value is not None and value != ():
             named["workspace" if field == "in_workspace" else field] = (
@@ -95,7 +100,10 @@ def joined_filter(expression: str | None, fields: dict[str, Any]) -> str | dict[
     except ValueError:
         given = None
     if not isinstance(given, dict):
-        raise click.UsageError("a text --filter can't be joined with --filter.<field>; put all into the text")
+        raise click.UsageError(
+            "a text --filter can't be joined with --filter.<field> and --label; put all into the text, "
+            'a label as labels["key"]:"value"'
+        )
     return {"$and": [given, named]}
 
 

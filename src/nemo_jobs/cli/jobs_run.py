@@ -5,6 +5,7 @@ from typing import Any
 import click
 
 from nemo_jobs.cli.jobs_create import send
+from nemo_jobs.cli.labels import Labels, label_option, with_labels
 from nemo_jobs.cli.options import job_command, nonempty
 from nemo_jobs.cli.render import show_object
 from nemo_jobs.cli.session import Session
@@ -17,6 +18,7 @@ from nemo_jobs.cli.text import given_text
 @click.option("-e", "--env", multiple=True, metavar="K=V", help="A variable for the command; repeatable.")
 @click.option("--description", metavar="TEXT", help="A sentence for people.")
 @click.option("--project", metavar="NAME", help="The project that it belongs to.")
+@label_option("A label; repeatable.")
 @click.option("--follow", is_flag=True, help="Show the output until the end; exit 1 if it fails.")
 @click.argument("command", nargs=-1, required=True, metavar="-- COMMAND [ARGS]...")
 @job_command()
@@ -25,6 +27,7 @@ def run(
     name: str | None,
     profile: str,
     env: tuple[str, ...],
+    labels: Labels,
     follow: bool,
     command: tuple[str, ...],
     description: str | None,
@@ -43,7 +46,7 @@ def run(
         "description": description,
         "project": project,
     }
-    job = send(session, fields)
+    job = send(session, with_labels(fields, labels))
     if not follow:
         show_object(session, job)
         return 0

@@ -103,9 +103,12 @@ def complete_job(context: click.Context, parameter: click.Parameter, incomplete:
     return [*job_names(context, incomplete)]
 
 
-def job_argument(name: str = "name", metavar: str = "NAME") -> Callable[[Any], Any]:
-    """A required job, by name or id."""
-    return click.argument(name, metavar=metavar, callback=nonempty, shell_complete=complete_job)
+def job_argument(name: str = "name", metavar: str = "NAME", *, required: bool = True) -> Callable[[Any], Any]:
+    """A job, by name or id."""
+    shown = metavar if required else f"[{metavar}]"
+    return click.argument(
+        name, metavar=shown, required=required, callback=nonempty, shell_complete=complete_job
+    )
 
 
 def job_option(command: Any) -> Any:

@@ -31,6 +31,7 @@ def _version(context: click.Context, parameter: click.Parameter, value: bool) ->
     lazy={
         "jobs": "nemo_jobs.cli.jobs:jobs",
         "workspaces": "nemo_jobs.cli.workspaces:workspaces",
+        "projects": "nemo_jobs.cli.projects:projects",
         "services": "nemo_jobs.cli.services:services",
         "config": "nemo_jobs.cli.config:config",
         "db": "nemo_jobs.cli.db:db",
