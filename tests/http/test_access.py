@@ -1,5 +1,6 @@
 """Who is let in: tokens, scopes, what is shown to whom, and what is not given away."""
 
+import asyncio
 import json
 
 import pytest
@@ -8,7 +9,7 @@ from nemo_jobs.domain.clock import ManualClock
 from nemo_jobs.domain.model import Unavailable
 from nemo_jobs.http import access
 from nemo_jobs.store import tokens
-from tests.http.kit import JOBS, body, open_service
+from tests.http.kit import JOBS, body, open_service, served
 from tests.http.tokens_kit import AUTH, bearer, make_task_token, make_token, open_guarded
 
 LAB = "/apis/jobs/v2/workspaces/lab/jobs"
@@ -243,6 +244,24 @@ async def test_a_revocation_counts_at_once_and_elsewhere_within_seconds(guarded,
     assert (await ask(guarded, token, "GET", LAB)).status_code == 401
 
 
+async def test_who_follows_a_log_is_cut_off_by_a_revocation(guarded):
+    token = await make_token(guarded, {"lab": ["write"]})
+    await create(guarded, token)
+    await guarded.start(lines=[("stdout", "hello")])
+    found = await guarded.db.read(tokens.find, tokens.hash_of(token))
+    async with served(guarded.app) as port, asyncio.timeout(20):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        head = (
+            f"GET {LAB}/moth/logs/stream HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {token}\r\n\r\n"
+        )
+        writer.write(head.encode())
+        assert b"hello" in await reader.readuntil(b"hello")
+        await guarded.db.write(tokens.revoke, found.record.id, None, guarded.clock.now())
+        rest = await reader.read()
+        assert b"event: end" not in rest
+        writer.close()
+
+
 async def test_a_token_is_looked_up_once_in_a_while(guarded, monkeypatch):
     token = await make_token(guarded, {"lab": ["read"]})
     looked = []
@@ -266,9 +285,9 @@ async def test_a_token_is_looked_up_once_in_a_while(guarded, monkeypatch):
 async def test_a_task_token_serves_its_own_job_while_its_attempt_lives(guarded):
     root = await make_token(guarded, {"*": ["admin"]})
     job = await create(guarded, root, LAB)
-    await create(guarded, root, LAB, name="bee")
     token = await make_task_token(guarded, job)
     step = await guarded.start()
+    await create(guarded, root, LAB, name="bee")
     assert (await ask(guarded, token, "GET", f"{LAB}/moth")).json()["id"] == job["id"]
     assert (await ask(guarded, token, "GET", f"{LAB}/{job['id']}")).status_code == 200
     report = {"status": "active", "status_details": {"epoch": 3}}
@@ -371,7 +390,7 @@ async def test_the_token_itself_is_nowhere_in_the_database(guarded, tmp_path):
     made = await ask(guarded, root, "POST", TOKENS, json={"principal": "ann", "grants": {"lab": ["read"]}})
     shown = made.json()["token"]
     await guarded.db.aclose()
-    stored = b"".join(file.read_bytes() for file in tmp_path.iterdir())
+    stored = b"".join(file.read_bytes() for file in tmp_path.iterdir() if file.is_file())
     assert shown.encode() not in stored
     assert shown[5:30].encode() not in stored
     assert tokens.hash_of(shown).encode() in stored

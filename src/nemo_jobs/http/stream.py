@@ -7,9 +7,10 @@ read is dropped: the last id it got is where it goes on.
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated
 
 from pydantic import BaseModel, Field
@@ -110,7 +111,7 @@ class Streams:
             del self._waiting[key]
 
     def _on_wake(self, topic: str, key: str) -> None:
-        if not key:  # some were missed
+        if not key or topic == "token":  # some were missed, or somebody may not read any more
             self._wake_all()
         for event in self._waiting.get((topic, key), ()):
             event.set()
@@ -137,11 +138,15 @@ async def stream_logs(api: Api, request: Request) -> None:
         first = newest[0].seq if newest else 0
     with api.streams.follow(place.job.id, place.attempt_id) as wake:
         follower = _Follower(db, api.parts.clock, api.streams, wake, place, first)
+        if api.gate is not None:
+            follower.may_go_on = partial(api.gate.holds, OPERATIONS[0], request)
         await follower.run(request.receive, request.send, request.extra_headers)
 
 
 class _Follower:
-    """One client that follows one log."""
+    """One client that follows one log; `may_go_on` asks whether it is let in still."""
+
+    may_go_on: Callable[[], Awaitable[bool]] | None = None
 
     def __init__(
         self, db: Database, clock: Clock, streams: Streams, wake: asyncio.Event, place: Place, first: int
@@ -175,6 +180,8 @@ class _Follower:
             self._wake.clear()
             pause = self._streams.limits.heartbeat
             try:
+                if self.may_go_on is not None and not await self.may_go_on():
+                    return False  # who asks again is told why
                 text, more, ended = await self._news()
             except Unavailable as error:
                 text, more, ended = "", False, False
