@@ -302,3 +302,18 @@ async def test_a_json_text_of_details_is_not_parsed_twice(service):
     assert (await service.job())["status_details"] == {"n": 1}
     old = await ok(await service.client.get(f"{MOTH}/attempts/0"))
     assert json.loads(old["status_details"]["x"]) == {"a": 1}
+
+
+async def test_a_rerun_that_is_sent_twice_is_one(service):
+    await failed(service)
+    answers = [
+        await ok(await service.client.post(f"{MOTH}/rerun", headers={"idempotency-key": "k-1"}))
+        for _ in range(2)
+    ]
+    assert answers[0] == answers[1]
+    assert (await ok(await service.client.get(f"{MOTH}/attempts")))["pagination"]["total_results"] == 2
+    other = await service.client.post(f"{MOTH}/rerun?from_step=work", headers={"idempotency-key": "k-1"})
+    await refused(other, 409, "k-1")
+    await refused(
+        await service.client.post(f"{MOTH}/rerun", headers={"idempotency-key": "k-2"}), 409, "created"
+    )

@@ -12,7 +12,7 @@ from tests.http.kit import JOBS, body, open_service, steps_named
 JOB_KEYS = {
     *("id", "attempt_id", "name", "workspace", "project", "description", "source", "spec", "platform_spec"),
     *("fileset", "output_location", "status", "status_details", "error_details", "created_at", "updated_at"),
-    *("ownership", "custom_fields", "reason"),
+    *("ownership", "custom_fields", "control", "reason"),
 }
 
 

@@ -1,31 +1,37 @@
 """Creating jobs: the checks in the order of the contract, repeats that are harmless, dry runs."""
 
 import asyncio
+from collections import Counter
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
 from pydantic import BaseModel, TypeAdapter
 
+from nemo_jobs.domain.access import Scope
 from nemo_jobs.domain.admission import check_profiles, translate
 from nemo_jobs.domain.labels import labels_of
 from nemo_jobs.domain.model import Conflict, Invalid, NotFound
 from nemo_jobs.domain.names import fileset_name, generated_job_name
+from nemo_jobs.domain.secrets import reference
 from nemo_jobs.domain.spec import CreateJobRequest, JobSpec
 from nemo_jobs.http.dry_run import dry_run
 from nemo_jobs.http.errors import Refused
-from nemo_jobs.http.identity import Caller, caller
+from nemo_jobs.http.identity import Caller, caller, may
 from nemo_jobs.http.parts import Api
 from nemo_jobs.http.request import LARGE_BODY, Request
 from nemo_jobs.http.wire import Reply, dumps, job_reply, job_text
 from nemo_jobs.store import idempotency
 from nemo_jobs.store import jobs as store
+from nemo_jobs.store.secrets import missing_secrets
 
 if TYPE_CHECKING:
     from nemo_jobs.domain.model import StepRecord
 
 KEY_HEADER = b"idempotency-key"
 MAX_KEY = 255
+#: Variables of one step that come from secrets: each makes its output dearer to mask.
+MAX_SECRETS = 100
 
 _CREATE = TypeAdapter(CreateJobRequest)
 
@@ -48,7 +54,7 @@ async def create_job(api: Api, request: Request) -> Reply:
     who = caller(request)
     workspace = request.path["workspace"]
     dry = bool(request.scope["query_string"]) and request.query(JobCreateQuery).dry_run
-    key = None if dry else _given_key(request)
+    key = None if dry else given_key(request)
     raw = await request.body()
     once = None
     if key is not None:
@@ -57,7 +63,7 @@ async def create_job(api: Api, request: Request) -> Reply:
         if answer is not None:
             return Reply(answer.encode(), 201)
     body = await request.validated(raw, _CREATE)
-    new = await checked(api, workspace, body, who)
+    new = await checked(api, request, body, who)
     try:
         if dry:
             return await dry_run(api, new)
@@ -66,16 +72,16 @@ async def create_job(api: Api, request: Request) -> Reply:
         raise Invalid(str(error)) from None
 
 
-async def checked(api: Api, workspace: str, body: CreateJobRequest, who: Caller) -> store.NewJob:
-    """The job that `body` asks for. What the store has to check is left to it."""
-    parts = api.parts
+async def checked(api: Api, request: Request, body: CreateJobRequest, who: Caller) -> store.NewJob:
+    """The job that `body` asks for, in the workspace of the path. What the store has to check is
+    left to it."""
+    parts, workspace = api.parts, request.path["workspace"]
     parts.retention.check_pause_ttl(_pause_ttl(body))
     spec = translate(body.platform_spec, parts.profiles)
     check_profiles(spec, parts.profiles)
-    later = _not_there_yet(body, spec)
-    if later is not None:
+    if any(variable.from_secret for step in spec.steps for variable in step.environment or ()):
         await _name_is_free(api, workspace, body.name)
-        raise Invalid(later)
+        await _check_secrets(api, request, spec)
     return _new_job(workspace, body, spec, who.context)
 
 
@@ -106,7 +112,7 @@ async def _stored(api: Api, wanted: Wanted, lease: store.Lease | None) -> "tuple
     return job_reply(job, 201), held
 
 
-def _given_key(request: Request) -> str | None:
+def given_key(request: Request) -> str | None:
     """The key in the header, if there is one. Raises Refused (422) for one that is out of bounds."""
     given = request.header(KEY_HEADER)
     if given is None:
@@ -126,16 +132,31 @@ async def _digest(raw: bytes) -> str:
     return found.hexdigest()
 
 
-def _not_there_yet(body: CreateJobRequest, spec: JobSpec) -> str | None:
-    """Why a job can't be made because of what it refers to; checked after the name is free."""
-    for step in spec.steps:
-        for variable in step.environment or ():
-            if variable.from_secret is not None:
-                return (
-                    f"step {step.name!r}: secret {variable.from_secret.name!r} of variable {variable.name!r} "
-                    "can't be read; it is missing or closed to you"
-                )
-    return None
+async def _check_secrets(api: Api, request: Request, spec: JobSpec) -> None:
+    """Every secret that a step names is there, and the caller may use it. Raises Invalid, which
+    does not tell the one from the other."""
+    own = request.path["workspace"]
+    wanted = {
+        (step.name, variable.name): reference(variable.from_secret.name, own)
+        for step in spec.steps
+        for variable in step.environment or ()
+        if variable.from_secret is not None
+    }
+    used = Counter(step for step, _ in wanted)
+    for step, count in used.items():
+        if count > MAX_SECRETS:
+            raise Invalid(
+                f"step {step!r} has {count} variables from secrets; at most {MAX_SECRETS} are allowed"
+            )
+    # Whoever may write there could read the values by a job of that workspace.
+    allowed = {at for at in wanted.values() if at.workspace == own or may(request, at.workspace, Scope.WRITE)}
+    missing = await api.parts.db.read(missing_secrets, allowed)
+    for (step, variable), at in wanted.items():
+        if at in missing or at not in allowed:
+            raise Invalid(
+                f"step {step!r}: secret {str(at)!r} of variable {variable!r} "
+                "can't be read; it is missing or closed to you"
+            )
 
 
 async def _name_is_free(api: Api, workspace: str, name: str | None) -> None:

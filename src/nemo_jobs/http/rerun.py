@@ -1,18 +1,20 @@
 """What happens to a job besides its run: running it again, changing it, controlling its storage."""
 
+from hashlib import sha256
 from typing import Self
 
 from pydantic import BaseModel, TypeAdapter, model_validator
 
 from nemo_jobs.domain.spec import CreateJobRequest, JobControl, JobSpec, JsonObject, Text
-from nemo_jobs.http.create import checked
+from nemo_jobs.http.create import checked, given_key
 from nemo_jobs.http.identity import caller
 from nemo_jobs.http.jobs import JOB
 from nemo_jobs.http.parts import Api
 from nemo_jobs.http.request import Request
 from nemo_jobs.http.routes import Operation
-from nemo_jobs.http.wire import Reply, job_reply
+from nemo_jobs.http.wire import Reply, dumps, job_reply, job_text
 from nemo_jobs.store import attempts, jobs, rerun, storage
+from nemo_jobs.store.idempotency import Once
 
 
 class RerunQuery(BaseModel):
@@ -43,8 +45,13 @@ async def rerun_job(api: Api, request: Request) -> Reply:
     from_step = request.query(RerunQuery).from_step if request.scope["query_string"] else None
     path, parts, who = request.path, api.parts, caller(request)
     asked = rerun.Rerun(who.actor, who.context, from_step)
-    job = await parts.db.write(rerun.rerun, path["workspace"], path["name"], asked, parts.clock.now())
-    return job_reply(job)
+    place, key = (path["workspace"], path["name"]), given_key(request)
+    if key is None:
+        return job_reply(await parts.db.write(rerun.rerun, *place, asked, parts.clock.now()))
+    digest = sha256(dumps(["rerun", *place, from_step]).encode()).hexdigest()
+    once = Once(path["workspace"], who.actor, key, digest)
+    text = await parts.db.write(rerun.rerun_once, *place, asked, once, job_text, parts.clock.now())
+    return Reply(text.encode())
 
 
 async def update_job(api: Api, request: Request) -> Reply:

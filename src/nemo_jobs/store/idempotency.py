@@ -79,7 +79,7 @@ def create_once(
     if lease is not None:
         step = step._replace(lease_token=lease.token, host=lease.host)
     text = answer(job)
-    earlier = _claim(tx, once, job.id, text, now)
+    earlier = claim(tx, once, job.id, text, now)
     if earlier is not None:
         return earlier, None
     insert_job(tx, new, job, step, actor, lease)
@@ -91,7 +91,7 @@ def forget_keys(tx: Tx, now: int) -> int:
     return tx.count(_FORGET_OLD, {"before": now - KEPT})
 
 
-def _claim(tx: Tx, once: Once, job_id: str, text: str, now: int) -> str | None:
+def claim(tx: Tx, once: Once, job_id: str, text: str, now: int) -> str | None:
     """Take the key for this request; None when it is ours, else the first one's answer."""
     row = {
         "workspace": once.workspace,

@@ -5,7 +5,7 @@ back. Steps before the one that is asked for count as completed: their records s
 attempt they ran, and have no tasks of their own.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import sqlalchemy as sa
@@ -15,6 +15,7 @@ from nemo_jobs.domain.carry import carried_over
 from nemo_jobs.domain.model import Conflict, Invalid, JobRecord, Json, Reason, StepRecord
 from nemo_jobs.domain.states import TERMINAL, State, rollup
 from nemo_jobs.store import events
+from nemo_jobs.store.idempotency import Once, claim, first_answer
 from nemo_jobs.store.lookup import lock_job
 from nemo_jobs.store.moves import insert_step, new_step
 from nemo_jobs.store.records import dump, load, step_record, steps_joined
@@ -76,6 +77,25 @@ def rerun(tx: Tx, workspace: str, name: str, asked: Rerun, now: int) -> JobRecor
     tx.wake("work", steps[-1].id)
     tx.wake("job", after.id)
     return after
+
+
+def rerun_once(
+    tx: Tx,
+    workspace: str,
+    name: str,
+    asked: Rerun,
+    once: Once,
+    answer: Callable[[JobRecord], str],
+    now: int,
+) -> str:
+    """Like `rerun`, unless the same request did so before; the first answer in either case."""
+    lock_job(tx, workspace, name)  # who comes second waits here, and then finds the first one's answer
+    earlier = first_answer(tx, once, now)
+    if earlier is not None:
+        return earlier
+    after = rerun(tx, workspace, name, asked, now)
+    text = answer(after)
+    return claim(tx, once, after.id, text, now) or text
 
 
 def _way_out(state: str) -> str:

@@ -1,0 +1,41 @@
+"""`nemo jobs rerun`: an ended job once more, as a new attempt."""
+
+import click
+
+from nemo_jobs.cli.options import job_argument, job_command, nonempty
+from nemo_jobs.cli.render import show_object
+from nemo_jobs.cli.session import Session
+
+
+@click.command()
+@job_argument()
+@click.option(
+    "--from-step", callback=nonempty, metavar="STEP", help="Keep the steps before this one as completed."
+)
+@click.option("--wait", is_flag=True, help="Wait for the end.")
+@click.option("--watch", is_flag=True, help="Wait for the end and show the log.")
+@click.option("--timeout", type=click.IntRange(1), metavar="S", help="Give up after S seconds.  [wait: 1200]")
+@click.option(
+    "--poll-interval", type=click.IntRange(1), default=3, metavar="S", help="Longest pause between looks."
+)
+@job_command()
+def rerun(
+    session: Session,
+    name: str,
+    from_step: str | None,
+    wait: bool,
+    watch: bool,
+    timeout: int | None,
+    poll_interval: int,
+) -> int:
+    """Run an ended job again, on the storage that it left, as a new attempt."""
+    if wait and watch:
+        raise click.UsageError("--wait and --watch can't go together; --watch waits too")
+    job = session.ask("rerun_job", name, from_step=from_step)
+    show_object(session, job)
+    if not (wait or watch):
+        return 0
+    from nemo_jobs.cli.watching import Watch, watch_to_end
+
+    plan = Watch(job["name"], poll=poll_interval, timeout=timeout or (1200 if wait else None), logs=watch)
+    return watch_to_end(session, plan, lines_to_stdout=False)
