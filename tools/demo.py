@@ -41,9 +41,10 @@ def main() -> int:
         stop(service)
     say("The service is stopped. All it wrote is still there:")
     rows(
-        (f"{home}/data", "database with jobs and logs; exit codes"),
+        (f"{home}/data", "database with jobs and logs; exit codes; results"),
         (f"{home}/work", "working directories and storage of the jobs"),
         (f"{home}/iris.json", "the job as it was sent"),
+        (f"{home}/model.json", "the model as it was downloaded"),
         (f"{home}/service.yaml", "the service's configuration"),
         (f"{home}/service.log", "what the service said"),
     )
@@ -116,6 +117,11 @@ def show(url: str, home: Path) -> None:
     nemo(url, home, "jobs", "tail", "-f", "iris")
     say("Its states, steps and tasks, with the progress that it reported")
     nemo(url, home, "jobs", "get-status", "iris", "-f", "yaml")
+    say("What it left: the model, from the directory of results")
+    nemo(url, home, "jobs", "results", "list", "iris", "-f", "table")
+    nemo(url, home, "jobs", "results", "download", "model.json", "--job", "iris", "-o", str(home))
+    model = json.loads((home / "model.json").read_text())
+    print(f"{len(model['weights'])} classes, accuracy {model['accuracy']:.1%}", flush=True)
     say("All jobs")
     nemo(url, home, "jobs", "list", "-f", "table")
     status = json.loads(nemo(url, home, "jobs", "get", "iris", quiet=True, echo=False))["status"]

@@ -26,6 +26,7 @@ def test_the_demo_runs_a_job_shows_it_and_stops_its_service(tmp_path: Path) -> N
     assert re.search(r"accuracy \d+\.\d%: \d+ of 30 unseen flowers", ran.stdout)
     assert "percentage_done: 100" in ran.stdout
     assert "status: completed" in ran.stdout
+    assert re.search(r"3 classes, accuracy \d+\.\d%\n", ran.stdout)
     assert "What to try next:" in ran.stdout
     mark = os.fsencode(tmp_path)
     left = {pid: seen for pid in all_pids() if mark in (seen := identity(pid))}

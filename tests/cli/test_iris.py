@@ -23,6 +23,7 @@ def step(
         env={
             "PATH": os.environ["PATH"],
             "NEMO_JOB_PERSISTENT_JOB_STORAGE_PATH": str(storage),
+            "NEMO_JOB_RESULTS_PATH": str(storage),
             "NEMO_JOB_STEP_CONFIG_FILE_PATH": str(file),
             **environ,
         },
@@ -68,7 +69,9 @@ def test_two_steps_make_a_classifier_that_knows_unseen_flowers(tmp_path: Path) -
     assert len(losses) == wanted["fit"]["epochs"]
     assert losses[-1] < 0.1 < losses[0]
     assert float(printed[-2].split()[1].rstrip("%:")) >= 90
-    assert (tmp_path / "model.json").exists()
+    model = json.loads((tmp_path / "model.json").read_text())
+    assert len(model["weights"]) == 3
+    assert model["accuracy"] >= 0.9
 
 
 def test_nobody_who_listens_does_not_stop_the_work(tmp_path: Path) -> None:
