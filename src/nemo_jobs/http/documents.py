@@ -321,7 +321,7 @@ class ValidationProblem(BaseModel):
 class ValidationProblems(BaseModel):
     """Of a request that does not fit its model. Other refusals carry a sentence as `detail`."""
 
-    detail: list[ValidationProblem] = Field(default_factory=list)
+    detail: list[ValidationProblem] | str = Field(default_factory=list)
 
 
 class Problem(BaseModel):

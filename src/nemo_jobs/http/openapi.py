@@ -50,9 +50,10 @@ def document(operations: Sequence[Operation], version: str) -> Json:
     definitions = shared.get("$defs", {})
     paths: Json = {}
     for operation in operations:
-        paths.setdefault(operation.path.replace("...}", "}"), {})[operation.method.lower()] = _operation(
-            operation, shown, definitions
-        )
+        said = _operation(operation, shown, definitions)
+        if links := _links(operation, operations):
+            said["responses"][str(operation.returns)]["links"] = links
+        paths.setdefault(operation.path.replace("...}", "}"), {})[operation.method.lower()] = said
     return {
         "openapi": "3.1.0",
         "info": {"title": "nemo-jobs", "version": version},
@@ -105,8 +106,7 @@ def _responses(operation: Operation, shown: Json) -> Json:
         status, model = operation.also
         content = {operation.media: {"schema": shown[model]}}
         responses[str(status)] = {"description": _TITLES[status], "content": content}
-    refused = () if operation.scope in ("none", "any") else (401, 403)
-    for status in sorted({*refused, *operation.errors}):
+    for status in sorted({*_always(operation), *operation.errors}):
         if status < 400:
             responses[str(status)] = {"description": _TITLES[status]}
             continue
@@ -114,6 +114,32 @@ def _responses(operation: Operation, shown: Json) -> Json:
         content = {"application/json": {"schema": schema}}
         responses[str(status)] = {"description": _TITLES[status], "content": content}
     return responses
+
+
+def _always(operation: Operation) -> set[int]:
+    """What every operation of its kind may answer, besides what is said of it alone."""
+    found = set() if operation.scope in ("none", "any") else {401, 403}
+    if operation.path.startswith("/apis/"):
+        found |= {422, 503} if operation.query or operation.filter or operation.body else {503}
+    return found | {408, 413, 415} if operation.body else found
+
+
+def _links(operation: Operation, operations: Sequence[Operation]) -> Json:
+    """From what makes a thing to what can be done with it."""
+    if operation.method != "POST":
+        return {}
+    links: Json = {}
+    known = re.findall(r"\{(\w+)", operation.path)
+    for other in operations:
+        names = re.findall(r"\{(\w+)", other.path)
+        if other.path.startswith(operation.path + "/{") and len(names) == len(known) + 1:
+            parameters = {name: f"$request.path.{name}" for name in known}
+            parameters[names[-1]] = "$response.body#/name"
+            links[other.handler.__name__] = {
+                "operationId": other.handler.__name__,
+                "parameters": parameters,
+            }
+    return links
 
 
 def _in_path(name: str) -> Json:
