@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from nemo_jobs.engine.engine import Engine
     from nemo_jobs.files.objects import ObjectStore
     from nemo_jobs.store.db import Database
+    from nemo_jobs.vault.secrets import Secrets
 
 log = logging.getLogger("nemo_jobs")
 
@@ -237,6 +238,7 @@ class Service:
         self._backends: dict[str, Backend] = {}
         self._engine: Engine | None = None
         self._objects: ObjectStore | None = None
+        self._secrets: Secrets | None = None
 
     async def run(self) -> int:
         """Start, say so, serve until asked to stop, and stop in order."""
@@ -245,7 +247,7 @@ class Service:
             loop.add_signal_handler(number, self._stop.set)
         try:
             await self._start_database()
-            await self._open_files()
+            await self._open_stores()
             profiles = self._profiles()
             if self._role != "api":
                 await self._start_engine(profiles)
@@ -267,11 +269,13 @@ class Service:
         except Unavailable as error:
             raise StartError(f"the database can't be used: {error}") from error
 
-    async def _open_files(self) -> None:
+    async def _open_stores(self) -> None:
         from nemo_jobs.domain.model import Unavailable
         from nemo_jobs.file_store import open_file_store
+        from nemo_jobs.secret_store import open_secrets
 
         try:
+            self._secrets = await open_secrets(self._data_dir, self._db, self._clock, os.environ)
             self._objects = await open_file_store(self._settings, self._data_dir, self._db)
         except Unavailable as error:
             raise StartError(str(error)) from error
@@ -317,6 +321,7 @@ class Service:
             retention_days=self._settings.jobs.retention_days,
             retention=retention_of(self._settings.jobs.storage, profiles),
             objects=self._objects,
+            secrets=self._secrets,
             unusable=lambda: unusable_profiles(profiles),
         )
         self._engine = Engine(self._db, profiles, self._backends, self._clock, options)
@@ -349,6 +354,7 @@ class Service:
         parts = Parts(
             *(self._db, self._settings, profiles, self._clock, self._engine, __version__),
             objects=self._objects,
+            secrets=self._secrets,
             retention=retention_of(self._settings.jobs.storage, profiles),
         )
         app = create_app(parts)
@@ -376,6 +382,8 @@ class Service:
             self._say_stopped(self._engine.running_on_host())
         for backend in self._backends.values():
             await backend.aclose()
+        if self._secrets is not None:
+            await self._secrets.aclose()
         await self._db.aclose()
 
     def _say_stopped(self, running: int) -> None:

@@ -16,6 +16,7 @@ class Reason(StrEnum):
     QUEUED = "queued"  # waits for a free place on its profile
     STARTING = "starting"
     BACKEND_UNAVAILABLE = "backend_unavailable"
+    SECRETS_UNAVAILABLE = "secrets_unavailable"
     HOST_UNREACHABLE = "host_unreachable"
     IMAGE_PULL = "image_pull"
     UNSCHEDULABLE = "unschedulable"
@@ -36,6 +37,7 @@ class Reason(StrEnum):
     ACTIVE_TIMEOUT = "active_timeout"
     STALE = "stale"
     PROFILE_REMOVED = "profile_removed"
+    SECRET_MISSING = "secret_missing"  # noqa: S105 - deleted since the job was created, or not readable
     CANCELLED_BY_USER = "cancelled_by_user"
     PAUSED_BY_USER = "paused_by_user"
     SERVICE_STOPPED = "service_stopped"  # the profile says on_shutdown: stop

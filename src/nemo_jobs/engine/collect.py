@@ -13,9 +13,11 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from nemo_jobs.backends.api import Backend, Handle, LogPiece, Trims
 from nemo_jobs.domain.clock import Clock
 from nemo_jobs.domain.model import Json
+from nemo_jobs.engine.hidden import Cloak
 from nemo_jobs.engine.lines import LineSplitter
 from nemo_jobs.store.chunks import pack
 from nemo_jobs.store.steps import Chunk, LogBatch
+from nemo_jobs.vault.masking import MaskedStream
 
 log = logging.getLogger(__name__)
 
@@ -39,22 +41,25 @@ class Collector:
     """Collects the output of one workload until it has ended or the lease is lost."""
 
     def __init__(
-        self, backend: Backend, handle: Handle, cursor: Json | None, store: Store, clock: Clock, limit: int
+        self,
+        backend: Backend,
+        handle: Handle,
+        cursor: Json | None,
+        store: Store,
+        clock: Clock,
+        limit: int,
+        cloak: Cloak | None = None,
     ) -> None:
-        self._backend, self._handle, self._store, self._clock, self._limit = (
-            backend,
-            handle,
-            store,
-            clock,
-            limit,
-        )
+        self._backend, self._handle, self._store = backend, handle, store
+        self._clock, self._limit, self._cloak = clock, limit, cloak
         # A position in the output of another run of the step means nothing here.
         cursor = cursor if cursor and cursor.get("key") == handle.key else {}
         self._position: Json | None = cursor.get("at")
         self._full: bool = cursor.get("full", False)
         self._splitters: dict[tuple[str, str], LineSplitter] = {}
+        self._masked: dict[tuple[str, str], MaskedStream] = {}
         for item in cursor.get("streams", ()):
-            self._splitter(item["task"], item["stream"]).restore(item["state"])
+            self._restore(item["task"], item["stream"], item["state"])
         self._chunks: list[tuple[str, str, int, int, list[bytes]]] = []
         self._pending = self._taken = 0
         self._arrived = asyncio.Event()
@@ -84,6 +89,8 @@ class Collector:
             self._mark("", f"this log may be incomplete: {self.failure}")
         async with self._storing:
             await self.aclose()
+        for (task, stream), masked in self._masked.items():
+            self._add(task, stream, *self._splitter(task, stream).feed(masked.finish()))
         for (task, stream), splitter in self._splitters.items():
             self._add(task, stream, *splitter.finish())
         return self._take() if self._moved or self._chunks else None
@@ -116,8 +123,12 @@ class Collector:
     async def _accept(self, piece: LogPiece) -> None:
         if piece.truncated:
             self._mark(piece.task, f"{piece.truncated} bytes of output were lost before this line")
+        if self._cloak and self._cloak.withheld and not self._full:
+            self._full = True
+            self._mark(piece.task, f"this output is withheld: {self._cloak.withheld}")
         if not self._full:
-            lines, count = self._splitter(piece.task, piece.stream).feed(piece.data)
+            data = piece.data if self._cloak is None else await self._shown(self._cloak, piece)
+            lines, count = self._splitter(piece.task, piece.stream).feed(data)
             self._add(piece.task, piece.stream, lines, count)
         self._position, self._moved = piece.cursor, True
         self._arrived.set()
@@ -126,6 +137,33 @@ class Collector:
         if self._pending >= MAX_PENDING:
             self._room.clear()
             await self._room.wait()
+
+    async def _shown(self, cloak: Cloak, piece: LogPiece) -> bytes:
+        """What of the output may be shown by now, without the values of secrets."""
+        name = piece.task, piece.stream
+        if name not in self._masked:
+            self._masked[name] = cloak.stream()
+        return await cloak.feed(self._masked[name], piece.data)
+
+    def _state(self, task: str, stream: str) -> Json | None:
+        """What is read and not stored yet; closed, where it may hold a part of a secret."""
+        state = self._splitter(task, stream).state()
+        masked = self._masked.get((task, stream))
+        if self._cloak is None or masked is None:
+            return state
+        if state is None and not masked.held:
+            return None
+        return self._cloak.close({"lines": state, "masked": masked.state()})
+
+    def _restore(self, task: str, stream: str, state: Json) -> None:
+        splitter = self._splitter(task, stream)
+        if self._cloak is not None:
+            opened = self._cloak.open(state)
+            self._masked[task, stream] = masked = self._cloak.stream()
+            masked.restore(opened.get("masked"))
+            state = opened.get("lines") or {}
+        if state:
+            splitter.restore(state)
 
     def _splitter(self, task: str, stream: str) -> LineSplitter:
         return self._splitters.setdefault((task, stream), LineSplitter())
@@ -153,8 +191,8 @@ class Collector:
         self._room.set()
         streams = [
             {"task": task, "stream": stream, "state": state}
-            for (task, stream), splitter in self._splitters.items()
-            if (state := splitter.state()) is not None
+            for task, stream in self._splitters
+            if (state := self._state(task, stream)) is not None
         ]
         return LogBatch(
             chunks, {"key": self._handle.key, "at": self._position, "streams": streams, "full": self._full}
@@ -215,4 +253,5 @@ class Collector:
             task = batch.chunks[-1].task if batch.chunks else ""
             self._mark(task, f"log limit of {self._limit} bytes reached; later output is discarded")
             self._splitters.clear()  # nothing comes behind the marker, unfinished lines included
+            self._masked.clear()
         return True

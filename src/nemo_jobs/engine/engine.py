@@ -26,6 +26,7 @@ from nemo_jobs.files.objects import ObjectStore
 from nemo_jobs.store import steps, storage
 from nemo_jobs.store.db import Database
 from nemo_jobs.store.jobs import Lease
+from nemo_jobs.vault.secrets import Secrets
 
 log = logging.getLogger(__name__)
 
@@ -55,6 +56,7 @@ class Options:
     retention_days: int | None = None
     retention: Retention = DEFAULT
     objects: ObjectStore | None = None  # where what steps leave as results is kept
+    secrets: Secrets | None = None
     on_host: bool = True
     task_tokens: bool = False  # make one for each run
     #: Asked at each look at the state: what keeps profiles from working, besides their backends.
@@ -72,17 +74,13 @@ class Engine:
         clock: Clock,
         options: Options,
     ) -> None:
-        self._db, self._profiles, self._backends, self._clock, self._options = (
-            db,
-            profiles,
-            backends,
-            clock,
-            options,
-        )
+        self._db, self._profiles, self._backends = db, profiles, backends
+        self._clock, self._options = clock, options
         self._records = LeasedRecords(db, clock, options.token, options.task_tokens)
         self._shared = Surroundings(
             self._records,
             *(clock, options.platform, options.host, options.log_limit, options.retention, options.objects),
+            options.secrets,
         )
         self._held: dict[str, Follower] = {}
         self._by_key: dict[str, Follower] = {}
@@ -96,9 +94,7 @@ class Engine:
         self._unrescued = True  # a wake-up came for a step that nobody here holds
         self._last_round = clock.monotonic()
         self._unhook = db.on_wake(self._on_wake)
-        self._sweeper = Sweeper(
-            db, backends, clock, options.host, options.retention_days, options.retention
-        )
+        self._sweeper = Sweeper(db, backends, clock, options.host, options.retention_days, options.retention)
         self._objects = ObjectSweeper(db, options.objects, clock) if options.objects else None
 
     # -- what others see
@@ -117,7 +113,8 @@ class Engine:
             if (problem := follower.log_problem)
         ]
         files = self._objects.problems() if self._objects else []
-        return [*away, *self._options.unusable(), *unread[:5], *self._sweeper.problems(), *files]
+        keys = [problem] if self._options.secrets and (problem := self._options.secrets.problem) else []
+        return [*away, *self._options.unusable(), *unread[:5], *self._sweeper.problems(), *files, *keys]
 
     def snapshot(self) -> dict[str, int]:
         """How many steps are held, by `provider/profile`."""

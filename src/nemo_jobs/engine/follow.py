@@ -17,10 +17,12 @@ from nemo_jobs.domain.states import TERMINAL, WAITING, State, Trigger
 from nemo_jobs.engine import plans
 from nemo_jobs.engine.collect import Collector
 from nemo_jobs.engine.gather import Gathering
+from nemo_jobs.engine.hidden import Hidden, why_away
 from nemo_jobs.files.objects import ObjectStore
 from nemo_jobs.store.results import Gathered
 from nemo_jobs.store.steps import Applied, LogBatch, Outcome
 from nemo_jobs.store.storage import Inheritance
+from nemo_jobs.vault.secrets import Secrets
 
 log = logging.getLogger(__name__)
 
@@ -71,6 +73,7 @@ class Surroundings:
     log_limit: int
     retention: Retention = DEFAULT
     objects: ObjectStore | None = None  # where results are kept
+    secrets: Secrets | None = None
 
 
 class LeaseLost(Exception):
@@ -92,6 +95,7 @@ class Follower:
         # Its last holder may have died between a start and its record.
         ending = step.state in (State.CANCELLING, State.PAUSING)
         self._uncertain = not waiting and (ending or self.handle is None)
+        self._hidden = Hidden(shared.secrets, step)
         self._observation: Observation | None = None
         self._collector: Collector | None = None
         self._collected = False
@@ -130,6 +134,7 @@ class Follower:
         try:
             while not await self._turn():
                 pass
+            await self._hidden.end()
         except LeaseLost:
             log.info("step %s of %s is looked after by another service", self.step.name, self.step.job)
         finally:
@@ -184,8 +189,10 @@ class Follower:
         self._observation = (await self.backend.observe([self.handle]))[self.handle.key]
         self._failures = 0
         if self._collector is None and not self._collected:
-            self._collected = True
-            self._collect(self.handle)
+            await self._hidden.look(self.handle.key, ended=self._observation.phase in api.ENDED)
+            if self._hidden.known:
+                self._collected = True
+                self._collect(self.handle)
 
     async def _find(self) -> Handle | None:
         """A workload that was started without its handle being recorded."""
@@ -213,7 +220,8 @@ class Follower:
             return await records.append(step_id, batch)
 
         cursor = self.step.log_cursor if self._recorded else None
-        self._collector = Collector(self.backend, handle, cursor, store, self._clock, self._shared.log_limit)
+        shared, cloak = self._shared, self._hidden.cloak
+        self._collector = Collector(self.backend, handle, cursor, store, self._clock, shared.log_limit, cloak)
         if self._observation is not None and self._observation.phase not in api.ENDED:
             self._collector.start()
 
@@ -225,7 +233,7 @@ class Follower:
             plan = replace(plan, token=token)
         self._generation = generation
         try:
-            self.handle = await self.backend.submit(plan)
+            self.handle = await self.backend.submit(await self._hidden.given(plan))
         except api.Rejected as error:
             await self._refused(error)
         except api.Unavailable:
@@ -338,6 +346,7 @@ class Follower:
                 host=self._host(self.handle),
                 generation=self._generation,
             )
+        outcome = self._hidden.outcome(outcome)
         outcome = replace(outcome, expect=self.step.state, retention=self._shared.retention)
         applied = await self._records.apply(self.step.id, outcome, durable=durable)
         if applied is None:
@@ -364,9 +373,9 @@ class Follower:
 
     async def _backend_away(self, error: api.Unavailable) -> None:
         self._failures += 1
-        text = f"{self.step.provider}/{self.step.profile} can't be asked now: {error}"
+        reason, text = why_away(self.step, error)
         if text != self.step.message:
-            await self._apply(Outcome(reason=Reason.BACKEND_UNAVAILABLE, message=text), durable=False)
+            await self._apply(Outcome(reason=reason, message=text), durable=False)
         pause = min(error.retry_after * self._failures, MAX_RETRY)
         await self._rest(self._clock.now() + int(pause * 1e6))
 

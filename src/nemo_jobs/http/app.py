@@ -17,6 +17,7 @@ from nemo_jobs.http import (
     projects,
     rerun,
     results,
+    secrets,
     steps,
     stream,
     tokens,
@@ -49,6 +50,7 @@ OPERATIONS = (
     *filesets.OPERATIONS,
     *files.OPERATIONS,
     *otlp.OPERATIONS,
+    *secrets.OPERATIONS,
     *tokens.OPERATIONS,
     *platform.OPERATIONS,
 )

@@ -1,10 +1,11 @@
-"""Models of what the routes of tokens answer, for the API document only."""
+"""Models of what the routes of tokens and secrets answer, for the API document only."""
 
 from datetime import datetime
 from typing import Any
 
 from pydantic import BaseModel, Field, TypeAdapter
 
+from nemo_jobs.http import documents_secrets
 from nemo_jobs.http.tokens import TokenCreate, TokenListQuery
 
 
@@ -40,5 +41,9 @@ class TokenPage(BaseModel):
 
 
 MODELS: dict[str, TypeAdapter[Any]] = {
-    model.__name__: TypeAdapter(model) for model in (Token, NewToken, TokenPage, TokenCreate, TokenListQuery)
+    **{
+        model.__name__: TypeAdapter(model)
+        for model in (Token, NewToken, TokenPage, TokenCreate, TokenListQuery)
+    },
+    **documents_secrets.MODELS,
 }

@@ -19,6 +19,8 @@ MAX_PROBLEMS = 50
 MAX_INPUT = 2048
 #: Among how many keys, and how long ones, a misspelt one is looked for.
 MAX_KEYS, MAX_KEY = 64, 64
+#: The part of a spec whose values are dropped at once.
+SECRETS = "secrets"
 #: The header by which clients know that the same request would fail again.
 NO_RETRY = (b"x-should-retry", b"false")
 
@@ -41,12 +43,16 @@ class ClientGone(Exception):
 
 
 class BadInput(Exception):
-    """A body or query that does not fit its model; `where` begins each `loc`."""
+    """A body or query that does not fit its model; `where` begins each `loc`.
 
-    def __init__(self, error: ValidationError, *where: str) -> None:
-        super().__init__(str(error))
+    With `shown` False the answer repeats nothing of the input, which holds something secret.
+    """
+
+    def __init__(self, error: ValidationError, *where: str, shown: bool = True) -> None:
+        super().__init__("the input does not fit its model")
         self.error = error
         self.where = where
+        self.shown = shown
 
 
 def refuse(status: int, detail: str, *headers: tuple[bytes, bytes], code: str | None = None) -> Reply:
@@ -76,13 +82,13 @@ def answer(error: Exception, what: str) -> Reply:
         case Refused():
             return refuse(error.status, error.detail, *error.headers, code=error.code)
         case BadInput():
-            return json_reply({"detail": problems(error.error, *error.where)}, 422)
+            return json_reply({"detail": problems(error.error, *error.where, shown=error.shown)}, 422)
         case _:
             log.error("%s failed", what, exc_info=error)
             return refuse(500, "the service met an unexpected error; its log has the details")
 
 
-def problems(error: ValidationError, *where: str) -> list[dict[str, Any]]:
+def problems(error: ValidationError, *where: str, shown: bool = True) -> list[dict[str, Any]]:
     """The wire's list of validation problems, bounded in number and size."""
     found = []
     for raw in error.errors(include_url=False)[:MAX_PROBLEMS]:
@@ -90,7 +96,7 @@ def problems(error: ValidationError, *where: str) -> list[dict[str, Any]]:
             "type": raw["type"],
             "loc": [*where, *raw["loc"]],
             "msg": raw["msg"] + (_misspelt(raw["input"], raw["loc"]) if raw["type"] == "missing" else ""),
-            "input": _short(raw["input"]),
+            "input": _short(raw["input"], raw["loc"]) if shown else None,
         }
         if "ctx" in raw:
             item["ctx"] = {key: _plain(value) for key, value in raw["ctx"].items()}
@@ -113,9 +119,25 @@ def _plain(value: Any) -> Any:
     return value if isinstance(value, str | int | float | bool | None) else str(value)
 
 
-def _short(value: Any) -> Any:
+def _short(value: Any, place: tuple[int | str, ...]) -> Any:
     try:
         text = json.dumps(value, ensure_ascii=False, allow_nan=False)
+        if SECRETS in place or f'"{SECRETS}"' in text:
+            value = _without_values(value, within=SECRETS in place)
+            text = json.dumps(value, ensure_ascii=False)
     except (TypeError, ValueError, RecursionError):
         return None
     return value if len(text) <= MAX_INPUT else f"({len(text)} characters, left out)"
+
+
+def _without_values(given: Any, *, within: bool) -> Any:
+    """`given` without the values of the list `secrets`, which are never shown again."""
+    if isinstance(given, list):
+        return [_without_values(item, within=within) for item in given]
+    if isinstance(given, dict):
+        return {
+            key: _without_values(item, within=within or key == SECRETS)
+            for key, item in given.items()
+            if not (within and key == "value")
+        }
+    return None if within and isinstance(given, str) else given

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from nemo_jobs.store.db import Database
     from nemo_jobs.store.jobs import Lease
     from nemo_jobs.telemetry import Metrics
+    from nemo_jobs.vault.secrets import Secrets
 
 
 class EngineView(Protocol):
@@ -64,6 +65,7 @@ class Parts:
     revision: str = ""
     retention: Retention = DEFAULT
     objects: "ObjectStore | None" = None  # where the bytes of files are
+    secrets: "Secrets | None" = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,9 +7,9 @@ from nemo_jobs.store import secret_keys, secrets
 from nemo_jobs.store.db import Database
 
 
-class SecretRows:
-    """Store calls that the vault makes; each is a transaction of its own. Raises Unavailable
-    when the database is away."""
+class KeyRows:
+    """Store calls about keys; each is a transaction of its own. Raises Unavailable when the
+    database is away."""
 
     def __init__(self, db: Database) -> None:
         self._db = db
@@ -34,6 +34,10 @@ class SecretRows:
 
     async def reseal(self, rows: Sequence[tuple[SealedRow, Sealed]]) -> int:
         return await self._db.write(secret_keys.reseal, rows)
+
+
+class SecretRows(KeyRows):
+    """Those about single ciphertexts, too."""
 
     async def secret(self, at: Reference) -> Sealed:
         return await self._db.read(secrets.sealed_secret, at.workspace, at.name, point=True)

@@ -8,7 +8,7 @@ from nemo_jobs.domain.secrets import KeyState
 from nemo_jobs.vault import cipher
 from nemo_jobs.vault.cipher import Unreadable
 from nemo_jobs.vault.keys import VARIABLE, Key, KeyProblem, Keys
-from nemo_jobs.vault.rows import Rows
+from nemo_jobs.vault.rows import KeyRows
 
 log = logging.getLogger(__name__)
 
@@ -25,7 +25,7 @@ class KeyRing:
     the key before.
     """
 
-    def __init__(self, rows: Rows, keys: Keys) -> None:
+    def __init__(self, rows: KeyRows, keys: Keys) -> None:
         self.rows, self.keys = rows, keys
         self.known: dict[str, Key] = {}
         #: The key that encrypted when last asked.

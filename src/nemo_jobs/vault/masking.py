@@ -11,6 +11,7 @@ import json
 from collections.abc import Iterable, Iterator
 from urllib.parse import quote, quote_plus
 
+from nemo_jobs.domain.model import Json
 from nemo_jobs.domain.secrets import MASKED_LENGTH
 
 MASK = b"***"
@@ -37,6 +38,11 @@ class Masks:
 
     def __bool__(self) -> bool:
         return bool(self._forms)
+
+    @property
+    def count(self) -> int:
+        """How many forms are looked for."""
+        return len(self._forms)
 
     def hide(self, data: bytes) -> bytes:
         """`data` with every form in it replaced; overlapping ones by one mask."""
@@ -89,10 +95,10 @@ class MaskedStream:
 
     __slots__ = ("_masks", "covered", "held")
 
-    def __init__(self, masks: Masks, held: bytes = b"", covered: int = 0) -> None:
+    def __init__(self, masks: Masks) -> None:
         self._masks = masks
-        self.held = held
-        self.covered = covered  # so much of what is held is behind a mask that was given already
+        self.held = b""
+        self.covered = 0  # so much of what is held is behind a mask that was given already
 
     def feed(self, block: bytes) -> bytes:
         """What is known of the output so far and was not given yet, without values."""
@@ -105,6 +111,14 @@ class MaskedStream:
         begun = self._masks.begun(data)
         broken = [(begun, size)] if size - begun >= MASKED_LENGTH else []
         return self._give(data, size, *broken)
+
+    def state(self) -> Json:
+        """What is needed to go on elsewhere. It holds output in clear."""
+        return {"held": base64.b64encode(self.held).decode(), "covered": self.covered}
+
+    def restore(self, state: Json | None) -> None:
+        if state:
+            self.held, self.covered = base64.b64decode(state["held"]), int(state["covered"])
 
     def _give(self, data: bytes, end: int, *more: tuple[int, int]) -> bytes:
         before = [(0, self.covered)] if self.covered else []

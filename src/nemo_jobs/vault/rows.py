@@ -6,8 +6,9 @@ from typing import Protocol
 from nemo_jobs.domain.secrets import KeyState, Reference, Sealed, SealedRow
 
 
-class Rows(Protocol):
-    """Ciphertext in and out. Everything raises Unavailable while the database is away."""
+class KeyRows(Protocol):
+    """Which key encrypts, and all that is encrypted. Everything raises Unavailable while the
+    database is away."""
 
     async def state(self) -> KeyState | None:
         """Which key encrypts; None before the first secret."""
@@ -36,6 +37,10 @@ class Rows(Protocol):
     async def reseal(self, rows: Sequence[tuple[SealedRow, Sealed]]) -> int:
         """Store new ciphertexts of what has not changed since it was read; how many."""
         ...
+
+
+class Rows(KeyRows, Protocol):
+    """Single ciphertexts, too."""
 
     async def secret(self, at: Reference) -> Sealed:
         """One secret. Raises NotFound."""

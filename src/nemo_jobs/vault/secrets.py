@@ -28,11 +28,29 @@ class SecretMissing(NemoJobsError):
     """A secret that is needed does not exist, or can't be decrypted; the text names it."""
 
 
+class Sealer:
+    """Closes and opens what lives no longer than a run that was given secrets here."""
+
+    def __init__(self, ring: KeyRing) -> None:
+        self._ring = ring
+
+    def close(self, text: str, where: tuple[str, ...]) -> Sealed:
+        """`text` encrypted with the key that was used last."""
+        if self._ring.last is None:
+            raise Unavailable("no key was used yet")
+        return cipher.encrypt(self._ring.last, text, where)
+
+    def open(self, sealed: Sealed, where: tuple[str, ...]) -> str:
+        """What `close` made, also in another life of the service. Raises Unreadable."""
+        return cipher.decrypt(self._ring.known, sealed, where)
+
+
 class Secrets:
     """The secrets of one service."""
 
     def __init__(self, rows: Rows, keys: Keys, clock: Clock) -> None:
         self._rows, self._ring = rows, KeyRing(rows, keys)
+        self.sealer = Sealer(self._ring)
         self._rotator = Rotator(self._ring, clock)
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -114,16 +132,6 @@ class Secrets:
         if done.finished:
             self._beside(self._rotator.tidy())
         return done
-
-    def close(self, text: str, where: tuple[str, ...]) -> Sealed:
-        """Encrypt what lives no longer than a run of a step that was given secrets here."""
-        if self._ring.last is None:
-            raise Unavailable("no key was used yet")
-        return cipher.encrypt(self._ring.last, text, where)
-
-    def open(self, sealed: Sealed, where: tuple[str, ...]) -> str:
-        """What `close` made, also in another life of the service. Raises Unreadable."""
-        return cipher.decrypt(self._ring.known, sealed, where)
 
     async def _values(self, kept: Sealed, run: str) -> dict[str, str]:
         found: dict[str, str] = json.loads(await self._opened(kept, ("run", run), "what the run was given"))
