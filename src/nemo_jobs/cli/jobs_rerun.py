@@ -1,14 +1,18 @@
 """`nemo jobs rerun`: an ended job once more, as a new attempt."""
 
+from typing import Any
+
 import click
 
+from nemo_jobs.cli.jobs_bulk import act_on_many, bulk_options, wants_many
 from nemo_jobs.cli.options import job_argument, job_command, nonempty
 from nemo_jobs.cli.render import show_object
 from nemo_jobs.cli.session import Session
 
 
 @click.command()
-@job_argument()
+@job_argument(required=False)
+@bulk_options
 @click.option(
     "--from-step", callback=nonempty, metavar="STEP", help="Keep the steps before this one as completed."
 )
@@ -21,16 +25,22 @@ from nemo_jobs.cli.session import Session
 @job_command()
 def rerun(
     session: Session,
-    name: str,
+    name: str | None,
     from_step: str | None,
     wait: bool,
     watch: bool,
     timeout: int | None,
     poll_interval: int,
+    **many: Any,
 ) -> int:
-    """Run an ended job again, on the storage that it left, as a new attempt."""
+    """Run an ended job again, or all that match a filter, on the storage that it left, as a new
+    attempt."""
     if wait and watch:
         raise click.UsageError("--wait and --watch can't go together; --watch waits too")
+    if wants_many(name, many):
+        if wait or watch or from_step is not None:
+            raise click.UsageError("--wait, --watch and --from-step go with a single job")
+        return act_on_many(session, "rerun", **many)
     job = session.ask("rerun_job", name, from_step=from_step)
     show_object(session, job)
     if not (wait or watch):

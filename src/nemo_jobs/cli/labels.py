@@ -36,7 +36,7 @@ def with_labels(fields: dict[str, Any], labels: Labels) -> dict[str, Any]:
     if not labels:
         return fields
     custom = fields.get("custom_fields") or {}
-    known = custom.get("labels") or {}
+    known = {} if custom.get("labels") is None else custom["labels"]
     if not isinstance(known, dict):
         raise click.UsageError("custom_fields.labels must be an object to be joined with --label")
     return {**fields, "custom_fields": {**custom, "labels": {**known, **labels}}}
