@@ -5,10 +5,14 @@ from typing import Any
 import pytest
 
 from nemo_jobs.client import UNSET, BadAnswer, Conflict, NotFound, Unprocessable
+from nemo_jobs.http.app import OPERATIONS
+from nemo_jobs.http.routes import Routes
 from tests.cli.scripted import Reply, job, page, scripted, tree
 from tests.client.conftest import Connect
 
 JOBS = "/apis/jobs/v2/workspaces/lab/jobs"
+IN = "/apis/jobs/v2/workspaces/{workspace}"
+FILESET = "/apis/files/v2/workspaces/{workspace}/filesets/{name}"
 SPEC: dict[str, Any] = {"source": "s", "spec": {}, "platform_spec": {"steps": []}}
 CREATE = {"name": "moth", **SPEC}
 LISTED = {"data": [], "next_page": None, "prev_page": None, "total": 0, **page([])}
@@ -81,6 +85,14 @@ CALLS: list[tuple[str, tuple[Any, ...], dict[str, Any], str, str, Any]] = [
     ("update_job_step_task", ("t",), {"job": "m", "step": "fit", "error_stack": "x"}, "PUT",
      f"{JOBS}/m/steps/fit/tasks/t", {"error_stack": "x"}),
     ("tasks.create_or_update", ("t",), {"job": "m", "step": "fit"}, "PUT", f"{JOBS}/m/steps/fit/tasks/t", {}),
+    ("get_job_step", ("fit",), {"job": "m", "attempt_id": "a"}, "GET",
+     f"{JOBS}/m/attempts/a/steps/fit", None),
+    ("tasks.list", ("fit",), {"job": "m", "attempt_id": "a"}, "GET", f"{JOBS}/m/attempts/a/steps/fit/tasks",
+     None),
+    ("get_job_step_task", ("t",), {"job": "m", "step": "fit", "attempt_id": "a"}, "GET",
+     f"{JOBS}/m/attempts/a/steps/fit/tasks/t", None),
+    ("update_job_step_task", ("t",), {"job": "m", "step": "fit", "status": "active", "attempt_id": "a"},
+     "PUT", f"{JOBS}/m/attempts/a/steps/fit/tasks/t", {"status": "active"}),
     ("create_job_result", ("w",), {"job": "m", "artifact_url": "lab/f#w"}, "POST", f"{JOBS}/m/results/w",
      {"artifact_url": "lab/f#w", "artifact_storage_type": "fileset"}),
     ("results.create", ("w",), {"job": "m", "artifact_url": "f#w", "attempt_id": "a"}, "POST",
@@ -100,6 +112,8 @@ CALLS: list[tuple[str, tuple[Any, ...], dict[str, Any], str, str, Any]] = [
     ("create_project", ("p",), {"description": "d"}, "POST", "/apis/entities/v2/workspaces/lab/projects",
      {"name": "p", "description": "d"}),
     ("get_project", ("p",), {}, "GET", "/apis/entities/v2/workspaces/lab/projects/p", None),
+    ("update_project", ("p",), {"description": None}, "PATCH", "/apis/entities/v2/workspaces/lab/projects/p",
+     {"description": None}),
     ("delete_project", ("p",), {}, "DELETE", "/apis/entities/v2/workspaces/lab/projects/p", None),
     ("secrets.list", (), {}, "GET", "/apis/secrets/v2/workspaces/lab/secrets", None),
     ("create_secret", ("k", "v"), {}, "POST", "/apis/secrets/v2/workspaces/lab/secrets",
@@ -119,6 +133,13 @@ CALLS: list[tuple[str, tuple[Any, ...], dict[str, Any], str, str, Any]] = [
      "/apis/files/v2/workspaces/lab/filesets/f/files?path=a%2Fb", None),
     ("delete_file", ("a/ü b",), {"fileset": "f"}, "DELETE",
      "/apis/files/v2/workspaces/lab/filesets/f/-/a/%C3%BC%20b", None),
+    ("access_secret", ("k",), {}, "GET", "/apis/secrets/v2/workspaces/lab/secrets/k/access", None),
+    ("rotate_secrets_key", (), {"hand_over": False}, "POST", "/apis/secrets/v2/rotate-key",
+     {"hand_over": False}),
+    ("create_token", ("ann",), {"grants": {"lab": ("read",)}}, "POST", "/apis/auth/v2/tokens",
+     {"principal": "ann", "grants": {"lab": ["read"]}}),
+    ("list_tokens", (), {"page": 2}, "GET", "/apis/auth/v2/tokens?page=2", None),
+    ("revoke_token", ("t",), {}, "DELETE", "/apis/auth/v2/tokens/t", None),
     ("get_service_status", (), {}, "GET", "/status", None),
     ("get_cluster_info", (), {}, "GET", "/cluster-info", None),
 ]  # fmt: skip
@@ -144,6 +165,36 @@ def test_a_call_sends_what_the_interface_says(
         (asked,) = server.seen
         assert (asked.method, asked.target) == (method, target)
         assert (asked.json if asked.body else None) == body
+
+
+ROUTES = Routes(OPERATIONS)
+#: What no method is for: `follow_logs`, downloads and bulk calls have tests of their own, the rest is
+#: for tasks, monitors and browsers.
+ELSEWHERE = {
+    ("GET", "/apis/jobs/v2/execution-profiles"),
+    ("GET", f"{IN}/jobs/{{name}}/logs/stream"),
+    ("GET", f"{IN}/jobs/{{job}}/results/{{name}}/download"),
+    *(("POST", f"{IN}/jobs:{verb}") for verb in ("cancel", "delete", "rerun")),
+    ("GET", f"{FILESET}/-/{{path...}}"),
+    ("HEAD", f"{FILESET}/-/{{path...}}"),
+    ("PUT", f"{FILESET}/-/{{path...}}"),
+    ("POST", f"{FILESET}/otlp/v1/logs"),
+    ("POST", f"{FILESET}/otlp/v1/logs/query"),
+    ("PUT", "/apis/entities/v2/workspaces/{workspace}/projects/{name}"),
+    *(("GET", path) for path in ("/health/live", "/health/ready", "/metrics", "/openapi.json")),
+    ("GET", "/apis/auth/discovery"),
+}
+
+
+@pytest.mark.parametrize(("method", "target"), sorted({call[3:5] for call in CALLS}))
+def test_every_call_has_a_route(method: str, target: str) -> None:
+    ROUTES.find(method, target.partition("?")[0].encode())
+
+
+def test_every_route_has_a_call() -> None:
+    reached = {ROUTES.find(call[3], call[4].partition("?")[0].encode())[0] for call in CALLS}
+    missing = {(found.method, found.path) for found in OPERATIONS if found not in reached} - ELSEWHERE
+    assert missing == set()
 
 
 def test_profiles_are_a_list(connect: Connect) -> None:

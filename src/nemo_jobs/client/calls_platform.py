@@ -161,6 +161,16 @@ class SecretCalls(Calls):
         """Delete a secret."""
         return Ask("DELETE", self._in(_SECRETS, workspace, "secrets", name), kind=None)
 
+    @Call
+    def access_secret(self, name: str, *, workspace: str | None = None) -> Ask[Json]:
+        """The value of a secret, for those that hand it to a task: other callers are refused."""
+        return Ask("GET", self._in(_SECRETS, workspace, "secrets", name, "access"))
+
+    @Call
+    def rotate_secrets_key(self, *, hand_over: bool | None = None) -> Ask[Json]:
+        """Encrypt all secrets with a new key; for administrators. Call it until `finished`."""
+        return Ask("POST", f"{_SECRETS}/rotate-key", body=given({"hand_over": hand_over}))
+
 
 class ServiceCalls(Calls):
     """The service as a whole."""

@@ -124,7 +124,7 @@ class ResultCalls(FileCalls):
         job: str,
         *,
         sort: str | None = None,
-        attempt_id: str | None = None,
+        attempt_id: int | str | None = None,
         workspace: str | None = None,
     ) -> Ask[ResultList]:
         """The results of a job."""
@@ -133,14 +133,14 @@ class ResultCalls(FileCalls):
 
     @Walk
     def iter_job_results(
-        self, job: str, *, attempt_id: str | None = None, workspace: str | None = None
+        self, job: str, *, attempt_id: int | str | None = None, workspace: str | None = None
     ) -> Steps[Result]:
         """The results of a job, one by one."""
         return whole(self._jobs(workspace, job, "results"), [("attempt_id", attempt_id)])
 
     @Call
     def get_job_result(
-        self, name: str, *, job: str, attempt_id: str | None = None, workspace: str | None = None
+        self, name: str, *, job: str, attempt_id: int | str | None = None, workspace: str | None = None
     ) -> Ask[Result]:
         """One result; without `attempt_id` the newest of its name."""
         query = [("attempt_id", attempt_id)]
@@ -148,7 +148,7 @@ class ResultCalls(FileCalls):
 
     @Fetch
     def download_job_result(
-        self, name: str, *, job: str, attempt_id: str | None = None, workspace: str | None = None
+        self, name: str, *, job: str, attempt_id: int | str | None = None, workspace: str | None = None
     ) -> Ask[Download]:
         """The content of a result; a folder comes as a gzip tar."""
         query = [("attempt_id", attempt_id)]

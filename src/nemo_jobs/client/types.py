@@ -295,11 +295,14 @@ class ProjectPage(_Page):
 
 
 class Secret(TypedDict):
+    """A secret without its value; `notes` are sentences for people about a value just set."""
+
     name: str
     workspace: str
     description: str | None
     created_at: str
     updated_at: str
+    notes: NotRequired[list[str]]
 
 
 class SecretPage(_Page):
