@@ -75,7 +75,16 @@ def test_a_command_takes_what_the_table_says(row: str) -> None:
     arguments = [item for item in command.params if isinstance(item, click.Argument)]
     names = re.findall(r"\[?NAME\]?", row)
     assert len(arguments) == len(names)
-    assert [item.required for item in arguments] == ["[" not in name for name in names]
+    if row not in OR_FILTER:
+        assert [item.required for item in arguments] == ["[" not in name for name in names]
+
+
+@pytest.mark.parametrize("row", sorted(OR_FILTER))
+def test_a_name_or_a_filter_is_needed(row: str, nemo: Nemo) -> None:
+    with scripted(Reply(500)) as server:
+        ran = nemo("--base-url", server.url, "jobs", row.split()[0])
+        assert ran.code == 2
+        assert server.seen == []
 
 
 @pytest.mark.parametrize("row", [row for row, options in TABLE.items() if "*" in options])

@@ -2,7 +2,7 @@
 
 import asyncio
 import inspect
-from typing import Any
+from typing import Any, Self
 
 from nemo_jobs.client import AsyncJobsClient, AsyncTransport, JobsClient, Retry, Transport
 
@@ -51,7 +51,7 @@ class Both:
             return self.loop.run_until_complete(_collected(answer))
         return list(answer) if hasattr(answer, "__next__") else answer
 
-    def __enter__(self) -> "Both":
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *error: object) -> None:
