@@ -98,9 +98,9 @@ def run_problems(item: Job, runs: list[tuple[str, str, int]], lost: bool) -> Ite
     if not item.marked:
         return
     starts = Counter(step for kind, step, _ in runs if kind == "start")
-    allowed = 2 if item.then == "pause" else 1
     for step, count in starts.items():
-        if count > allowed:
+        twice = item.then == "pause" or (item.kind == "again" and step == "step-2")
+        if count > 1 + twice:
             yield f"{step} started {count} times"
     if item.state == "completed" and not lost:
         ends = Counter(step for kind, step, _ in runs if kind == "end")

@@ -19,7 +19,7 @@ class Job:
     code: int | None = 0  # exit code of the last step; None: not checked
     lines: dict[str, int] = field(default_factory=dict)  # prefix -> how many numbered lines
     marked: bool = True  # writes start and end marks outside of the service's folders
-    then: str = ""  # "cancel" or "pause": what the driver does to it
+    then: str = ""  # "cancel", "pause" or "rerun": what the driver does to it
     after: float = 0.0  # how long after the answer to create
 
 
@@ -108,6 +108,18 @@ def paused(name: str, marks: Path, rng: random.Random) -> Job:
     return Job(name, "paused", (script(marks, name, body),), then="pause", after=rng.choice((0.05, 0.3, 1)))
 
 
+def again(name: str, marks: Path, rng: random.Random) -> Job:
+    """Its second step fails in the first attempt alone, and runs again on what the first one stored."""
+    kept = '"$NEMO_JOB_PERSISTENT_JOB_STORAGE_PATH/first"'
+    steps = (
+        script(marks, name, f'echo "$NEMO_JOB_ATTEMPT_ID" > {kept}'),
+        script(
+            marks, name, f'test -e {kept} || exit 6; [ "$(cat {kept})" != "$NEMO_JOB_ATTEMPT_ID" ] || exit 5'
+        ),
+    )
+    return Job(name, "again", steps, then="rerun?from_step=step-2", after=rng.choice((0.1, 0.5, 2)))
+
+
 def script(marks: Path, name: str, body: str) -> list[str]:
     """A shell that notes its start and its end in a file that only this job writes."""
     file = shlex.quote(str(marks / name))
@@ -123,7 +135,7 @@ KINDS = {
     make.__name__: make
     for make in (
         *(plain, marked, chained, broken_chain, printing, talking, failing, killed, sleeping),
-        *(leaving, cancelled, paused),
+        *(leaving, cancelled, paused, again),
     )
 }
 WEIGHTS = {
@@ -139,4 +151,5 @@ WEIGHTS = {
     "leaving": 2,
     "cancelled": 4,
     "paused": 2,
+    "again": 3,
 }
