@@ -32,6 +32,7 @@ def _version(context: click.Context, parameter: click.Parameter, value: bool) ->
         "jobs": "nemo_jobs.cli.jobs:jobs",
         "workspaces": "nemo_jobs.cli.workspaces:workspaces",
         "projects": "nemo_jobs.cli.projects:projects",
+        "secrets": "nemo_jobs.cli.secrets:secrets",
         "services": "nemo_jobs.cli.services:services",
         "config": "nemo_jobs.cli.config:config",
         "db": "nemo_jobs.cli.db:db",

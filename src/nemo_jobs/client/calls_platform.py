@@ -118,11 +118,16 @@ class SecretCalls(Calls):
 
     @Call
     def list_secrets(
-        self, *, workspace: str | None = None, page: int | None = None, page_size: int | None = None
+        self,
+        *,
+        workspace: str | None = None,
+        page: int | None = None,
+        page_size: int | None = None,
+        sort: str | None = None,
     ) -> Ask[SecretPage]:
         """One page of secrets, without their values."""
         path = self._in(_SECRETS, workspace, "secrets")
-        return Ask("GET", path, query=_paging(page, page_size, None))
+        return Ask("GET", path, query=_paging(page, page_size, sort))
 
     @Walk
     def iter_secrets(self, *, workspace: str | None = None, page_size: int = 100) -> Steps[Secret]:
