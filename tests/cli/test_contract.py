@@ -47,6 +47,9 @@ GLOBALS = (
 )
 GLOBALS += "--verbose -v --version -V --help -h"
 
+#: Ours take a filter in place of the name.
+OR_FILTER = {"cancel NAME", "delete NAME"}
+
 
 def found(words: list[str]) -> click.Command:
     command: click.Command = nemo
