@@ -7,8 +7,11 @@ import tempfile
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from nemo_jobs.domain.model import Conflict
 from nemo_jobs.domain.states import Trigger
-from nemo_jobs.store import jobs, logs
+from nemo_jobs.store import attempts, jobs, logs, rerun
+from nemo_jobs.store.attempts import AttemptQuery
+from nemo_jobs.store.rerun import Rerun
 from tests.engine.bench import WORKSPACE, Bench, open_place
 
 SCRIPTS = [
@@ -23,7 +26,7 @@ SCRIPTS = [
 ]
 ACTIONS = st.one_of(
     st.tuples(st.just("create"), st.lists(st.sampled_from(SCRIPTS), min_size=1, max_size=3)),
-    st.tuples(st.sampled_from(["cancel", "pause", "resume"]), st.integers(0, 5)),
+    st.tuples(st.sampled_from(["cancel", "pause", "resume", "rerun", "rerun_last"]), st.integers(0, 5)),
     st.tuples(st.just("move"), st.sampled_from([0.5, 3.0, 40.0])),
     st.tuples(st.just("crash"), st.booleans()),
     st.tuples(st.just("turns"), st.integers(0, 12)),
@@ -63,8 +66,23 @@ async def _do(bench: Bench, names: list[str], action: str, argument) -> None:
         if argument:
             bench.place.clock.advance(5)
         await bench.start()
+    elif names and action.startswith("rerun"):
+        await _rerun(bench, names[argument % len(names)], from_last=action == "rerun_last")
     elif names:
         await bench.ask(names[argument % len(names)], Trigger(action))
+
+
+async def _rerun(bench: Bench, name: str, *, from_last: bool) -> None:
+    """From the start, or from the step that ended last; of one that has not ended it is refused."""
+    tree = await bench.db.read(jobs.status_tree, WORKSPACE, name)
+    asked = Rerun("test", "{}", tree.steps[-1][0].name if from_last else None)
+    ended = tree.job.state in ("completed", "error", "cancelled")
+    try:
+        job = await bench.db.write(rerun.rerun, WORKSPACE, name, asked, bench.place.clock.now())
+    except Conflict:
+        assert not ended
+    else:
+        assert ended and job.attempt_id != tree.job.attempt_id
 
 
 async def _settle(bench: Bench, names: list[str]) -> None:
@@ -82,10 +100,20 @@ async def _check(bench: Bench, names: list[str]) -> None:
     assert all(times == 1 for times in bench.place.world.starts.values()), bench.place.world.starts
     for name in names:
         tree = await bench.db.read(jobs.status_tree, WORKSPACE, name)
-        job, steps = tree.job, tree.steps
-        if job.state == "completed":
-            assert all(step.state == "completed" for step, _ in steps)
-        found, total, _ = await bench.db.read(logs.page, job.attempt_id, logs.LogFilter(None, None), 0, 10000)
+        if tree.job.state == "completed":
+            assert all(step.state == "completed" for step, _ in tree.steps)
+        found, total = await bench.db.read(attempts.list_attempts, WORKSPACE, name, AttemptQuery(sort="seq"))
+        assert [one.seq for one in found] == list(range(total))
+        assert [one.is_current for one in found] == [False] * (total - 1) + [True]
+        assert all(one.state in ("completed", "error", "cancelled") for one in found[:-1])
+        await _check_logs(bench, [one.id for one in found])
+        # Storage is with one attempt at most, whatever moved it and whenever that was interrupted.
+        assert len(bench.place.world.storage & {one.id for one in found}) <= 1
+
+
+async def _check_logs(bench: Bench, attempt_ids: list[str]) -> None:
+    for attempt_id in attempt_ids:
+        found, total, _ = await bench.db.read(logs.page, attempt_id, logs.LogFilter(None, None), 0, 10000)
         assert [line.seq for line in found] == list(range(total))
         by_task: dict[str, list[str]] = {}
         for line in found:

@@ -21,10 +21,13 @@ from hypothesis.stateful import (
 )
 
 from nemo_jobs.domain.clock import ManualClock
-from nemo_jobs.domain.model import Conflict, StepRecord
+from nemo_jobs.domain.model import Conflict, JobRecord, StepRecord
+from nemo_jobs.domain.retention import DEFAULT
 from nemo_jobs.domain.states import TERMINAL, WORKING, State, Trigger, rollup
-from nemo_jobs.store import jobs, steps, workspaces
+from nemo_jobs.store import attempts, jobs, rerun, steps, storage, workspaces
+from nemo_jobs.store.attempts import AttemptQuery
 from nemo_jobs.store.db import Database, Tx
+from nemo_jobs.store.rerun import Rerun
 from nemo_jobs.store.steps import Outcome, TaskChange
 from tests.bed.postgres import PostgresServer
 from tests.store.conftest import TEMPLATE
@@ -88,6 +91,25 @@ class Histories(RuleBasedStateMachine):
             with pytest.raises(Conflict):
                 self.run(self.db.write(jobs.delete_job, "default", name, self.store.now()))
 
+    @rule(name=NAMES, from_last=st.booleans())
+    def rerun(self, name: str, from_last: bool) -> None:
+        if not self.has(name):
+            return
+        tree = self.run(self.db.read(jobs.status_tree, "default", name))
+        asked = Rerun("t", "{}", tree.steps[-1][0].name if from_last else None)
+        try:
+            after = self.run(self.db.write(rerun.rerun, "default", name, asked, self.store.now()))
+        except Conflict as error:
+            assert State(tree.job.state) not in TERMINAL or "storage" in str(error)
+        else:
+            assert State(tree.job.state) in TERMINAL and after == self.run(self.store.job(name))
+
+    @rule(seconds=st.sampled_from([0, 5 * 3600, 8 * 24 * 3600]))
+    def reclaim(self, seconds: int) -> None:
+        """Of a paused job it is an end too, and what is reclaimed has its removals on the list."""
+        self.clock.advance(seconds)
+        self.run(self.db.write(storage.reclaim_due, self.store.now(), DEFAULT, 10))
+
     @rule(limit=st.integers(1, 3))
     def claim(self, limit: int) -> None:
         for step in self.run(self.store.claim(limit=limit)):
@@ -137,7 +159,7 @@ class Histories(RuleBasedStateMachine):
         self.run(self.db.read(self.check))
 
     def check(self, tx: Tx) -> None:
-        found, total = jobs.list_jobs(tx, jobs.JobQuery("default", page_size=1000))
+        found, total, _ = jobs.list_jobs(tx, jobs.JobQuery("default", page_size=1000))
         assert total == len(found)
         counted = Counter(job.state for job in found)
         kept = tx.run(sa.text("SELECT state, sum(n) FROM job_count GROUP BY state"))
@@ -150,6 +172,7 @@ class Histories(RuleBasedStateMachine):
             assert all(state is State.COMPLETED for state in states[:-1])
             assert [step.ordinal for step, _ in tree.steps] == list(range(len(states)))
             assert job.message == tree.steps[-1][0].message and job.reason == tree.steps[-1][0].reason
+            self.check_attempts(tx, job)
             for step, tasks in tree.steps:
                 self.check_step(step)
                 if step.state in (State.ERROR, State.CANCELLED):
@@ -157,6 +180,22 @@ class Histories(RuleBasedStateMachine):
         summed = "SELECT coalesce(sum(n), 0) FROM log_chunk c WHERE c.attempt_id = a.id"
         lines = tx.run(sa.text(f"SELECT a.log_lines, ({summed}) FROM attempt a"))
         assert all(stored == int(there) for stored, there in lines)
+
+    def check_attempts(self, tx: Tx, job: JobRecord) -> None:
+        found, total = attempts.list_attempts(
+            tx, "default", job.name, AttemptQuery(sort="seq", page_size=1000)
+        )
+        assert [one.seq for one in found] == list(range(total))
+        assert found[-1].id == job.attempt_id and found[-1].state == job.state
+        assert all(not one.is_current and State(one.state) in TERMINAL for one in found[:-1])
+        for one in found[:-1]:
+            query = jobs.StepQuery(workspace="default", job=job.name, attempt_id=one.id, page_size=1000)
+            for step in jobs.list_steps(tx, query)[0]:
+                self.check_step(step)
+                assert step.state in TERMINAL
+        due = tx.one(sa.text("SELECT storage_due_at FROM job WHERE id = :id"), {"id": job.id})
+        rests = State(job.state) in TERMINAL or job.state == State.PAUSED
+        assert due is not None and (due[0] is None or rests)
 
     def check_step(self, step: StepRecord) -> None:
         assert step.due_at > 0 and step.reason and step.active_used >= 0

@@ -182,5 +182,5 @@ async def test_looking_for_what_is_due_reads_an_index_of_what_may_be(store: Stor
 async def test_the_job_with_control_is_stored_as_given(store: Store) -> None:
     made = await store.create("j", control='{"pause_ttl_seconds":5}')
     assert made.control == '{"pause_ttl_seconds":5}' and await store.job("j") == made
-    found, _ = await store.read(jobs.list_jobs, jobs.JobQuery("default"))
+    found, _, _ = await store.read(jobs.list_jobs, jobs.JobQuery("default"))
     assert found == [made]
