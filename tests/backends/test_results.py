@@ -20,14 +20,20 @@ def folder(tmp_path: Path) -> Path:
     return made
 
 
+def root_of(folder: Path) -> str:
+    return str(folder.parent.parent)
+
+
 def look(folder: Path, most: int = PLENTY) -> Left:
-    return results.look_through(str(folder), most)
+    return results.look_through(root_of(folder), str(folder), most)
 
 
 def contents(folder: Path, most: int = PLENTY) -> dict[str, bytes]:
     """Everything that would be stored, by result and path."""
     return {
-        f"{item.name}/{file.path}" if item.folder else item.name: b"".join(results.read(str(folder), file))
+        f"{item.name}/{file.path}" if item.folder else item.name: b"".join(
+            results.read(root_of(folder), str(folder), file)
+        )
         for item in look(folder, most).items
         for file in item.files
     }
@@ -92,6 +98,40 @@ def test_c052_links_out_loops_and_dangling_ones_are_told_and_left_out(folder: Pa
     assert "circle was left out: it is a link that leads in a circle" in told
     assert "kept/back was left out: it leads back to a folder that it is in" in told
     assert "dangling was left out: it can't be read: No such file or directory" in told
+
+
+def test_c052_a_way_to_the_directory_that_became_a_link_is_not_gone(folder: Path) -> None:
+    (folder / "mine").write_text("x")
+    (found,) = look(folder).items[0].files
+    other = folder.parent.parent / "other"
+    (other / "results").mkdir(parents=True)
+    (other / "results" / "mine").write_text("y")
+    folder.parent.rename(folder.parent.parent / "moved")
+    folder.parent.symlink_to(other)
+    with pytest.raises(OSError, match=r"Not a directory|symbolic links"):
+        look(folder)
+    with pytest.raises(LeftChanged):
+        list(results.read(root_of(folder), str(folder), found))
+
+
+def test_a_crowd_of_names_is_bounded_whatever_is_behind_them(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(results, "_MOST_SEEN", 30)
+    monkeypatch.setattr(results, "MOST_FILES", 10)
+    monkeypatch.setattr(results, "MOST_ITEMS", 10)
+    for name in ("aa", "bb", "cc", "dd"):
+        for inner in range(9):
+            (folder / name / str(inner)).mkdir(parents=True)
+    (folder / "ee").mkdir()
+    for number in range(11):
+        (folder / "ee" / str(number)).mkdir()
+    for number in range(15):
+        (folder / f"zz-{number:02}").touch()
+    found = look(folder)
+    assert found.items == ()
+    assert "dd was left out: it is one thing too many: more than 30 were looked at" in found.notes
+    assert "10 more than 10 files and folders were left out" in found.notes
 
 
 def test_special_files_are_left_out_without_opening_them(folder: Path) -> None:
@@ -166,12 +206,12 @@ def test_c084_what_changed_or_vanished_is_never_half_read(folder: Path) -> None:
     path = folder / "log"
     path.write_text("first")
     (found,) = look(folder).items[0].files
-    reading = results.read(str(folder), found)
+    reading = results.read(root_of(folder), str(folder), found)
     path.write_text("second")
     with pytest.raises(LeftChanged, match="changed"):
         next(reading)
     (found,) = look(folder).items[0].files
-    reading = results.read(str(folder), found)
+    reading = results.read(root_of(folder), str(folder), found)
     assert next(reading) == b"second"
     with path.open("a") as file:
         file.write(" and more")
@@ -179,17 +219,21 @@ def test_c084_what_changed_or_vanished_is_never_half_read(folder: Path) -> None:
         next(reading)
     path.unlink()
     with pytest.raises(LeftChanged, match="gone"):
-        list(results.read(str(folder), found))
+        list(results.read(root_of(folder), str(folder), found))
     path.symlink_to("../../outside")
     with pytest.raises(LeftChanged):
-        list(results.read(str(folder), found))
+        list(results.read(root_of(folder), str(folder), found))
 
 
 def test_a_place_that_leads_out_is_never_opened(folder: Path) -> None:
     outside = (folder.parent.parent / "outside").stat()
     for place in ("../../outside", f"{folder.parent.parent}/outside", "./../../outside"):
         with pytest.raises(LeftChanged):
-            list(results.read(str(folder), LeftFile(place, "", outside.st_size, outside.st_mtime_ns)))
+            list(
+                results.read(
+                    root_of(folder), str(folder), LeftFile(place, "", outside.st_size, outside.st_mtime_ns)
+                )
+            )
 
 
 async def test_a_task_finds_the_directory_and_what_it_left_is_given(host: HostHarness) -> None:

@@ -118,7 +118,8 @@ class HostProcesses:
         if directory is None or subprocess_results.is_empty(directory):  # nearly always: no thread
             return None
         try:
-            return await asyncio.to_thread(subprocess_results.look_through, directory, most_bytes)
+            root = handle.data["root"]
+            return await asyncio.to_thread(subprocess_results.look_through, root, directory, most_bytes)
         except OSError as error:
             return Left((), (f"the directory of results can't be read: {error.strerror}",))
 
@@ -126,7 +127,7 @@ class HostProcesses:
         directory = self._results_of(handle)
         if directory is None:
             raise LeftChanged("it is on another host")
-        pieces = subprocess_results.read(directory, file)
+        pieces = subprocess_results.read(handle.data["root"], directory, file)
         try:
             while piece := await asyncio.to_thread(next, pieces, b""):
                 yield piece

@@ -21,6 +21,7 @@ LONGEST = 800
 PIECE = 1 << 20
 _MOST_HOPS = 40
 _MOST_NOTES = 1_000
+_MOST_SEEN = 100_000  # names that are looked at, whatever is behind them
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
@@ -40,25 +41,26 @@ def is_empty(directory: str) -> bool:
         return True
 
 
-def look_through(directory: str, most_bytes: int) -> Left:
+def look_through(root: str, directory: str, most_bytes: int) -> Left:
     """Everything that was left, in the order of names; each item whole or not at all.
 
-    Raises OSError when the directory itself can't be read.
+    No part of the way from `root` to `directory` may be a link either. Raises OSError when the
+    directory can't be read.
     """
-    top = os.open(directory, _DIRECTORY)
+    top = _open_top(root, directory)
     try:
         return _Look(directory, top, most_bytes).all()
     finally:
         os.close(top)
 
 
-def read(directory: str, file: LeftFile) -> Generator[bytes, None, None]:
+def read(root: str, directory: str, file: LeftFile) -> Generator[bytes, None, None]:
     """The bytes of a file, in pieces. Raises LeftChanged when it isn't what was found any more."""
     place = tuple(file.place.split("/"))
     if not {"", ".", ".."}.isdisjoint(place):
         raise LeftChanged("it lies outside of the directory")
     try:
-        number = _open_below(directory, place)
+        number = _open_below(root, directory, place)
     except OSError as error:
         raise LeftChanged("it is gone" if isinstance(error, FileNotFoundError) else _why(error)) from error
     try:
@@ -84,19 +86,19 @@ class _Look:
 
     def __init__(self, directory: str, top: int, most_bytes: int) -> None:
         self._directory, self._top, self._room = os.path.abspath(directory), top, most_bytes
-        self._files = 0
+        self._files = self._seen = 0
         self._notes: list[str] = []
         self._taken: list[LeftFile] = []  # of the item that is looked at
         self._way: list[Place] = []  # the folders above what is looked at, as they really lie
 
     def all(self) -> Left:
         items = []
-        names = _names(self._top)
-        for name in names[:MOST_ITEMS]:
+        names, count = _names(self._top, MOST_ITEMS)
+        for name in names:
             if (item := self._item(name)) is not None:
                 items.append(item)
-        if len(names) > MOST_ITEMS:
-            self._note(f"{len(names) - MOST_ITEMS} more than {MOST_ITEMS} files and folders were left out")
+        if count > MOST_ITEMS:
+            self._note(f"{count - MOST_ITEMS} more than {MOST_ITEMS} files and folders were left out")
         return Left(tuple(items), tuple(self._notes))
 
     def _item(self, name: str) -> LeftItem | None:
@@ -120,7 +122,10 @@ class _Look:
     def _visit(self, parent: int, above: Place, name: str, path: str, told: str) -> bool:
         """Take what is called `name` in the folder `parent` into the item, as `path`; whether it is
         a folder. `above` is where the folder really lies, `told` how people are told of it."""
+        self._seen += 1
         try:
+            if self._seen > _MOST_SEEN:
+                raise _TooMany(f"is one thing too many: more than {_MOST_SEEN} were looked at")
             place: Place = (*above, name)
             there = os.stat(name, dir_fd=parent, follow_symlinks=False)
             if stat.S_ISLNK(there.st_mode):
@@ -154,7 +159,10 @@ class _Look:
         self._way.append(place)
         try:
             used: set[str] = set()
-            for name in _names(folder):
+            names, count = _names(folder, MOST_FILES)
+            if count > MOST_FILES:
+                raise _TooMany(f"would make more than {MOST_FILES} files")
+            for name in names:
                 inner = _unused(shown(name), used)
                 inner = f"{path}/{inner}" if path else inner
                 if len(inner.encode()) > LONGEST:
@@ -240,12 +248,29 @@ def _unused(name: str, used: set[str]) -> str:
     return found
 
 
-def _names(directory: int) -> list[str]:
-    return sorted(os.listdir(directory), key=os.fsencode)
+def _names(directory: int, most: int) -> tuple[list[str], int]:
+    """The first `most` names in order, and how many there are. Never more in memory than twice that."""
+    first: list[str] = []
+    count = 0
+    with os.scandir(directory) as entries:
+        for entry in entries:
+            count += 1
+            first.append(entry.name)
+            if len(first) > 2 * most:
+                first = sorted(first, key=os.fsencode)[:most]
+    return sorted(first, key=os.fsencode)[:most], count
 
 
-def _open_below(directory: str, place: Place) -> int:
-    top = os.open(directory, _DIRECTORY)
+def _open_top(root: str, directory: str) -> int:
+    number = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        return _open_place(number, tuple(os.path.relpath(directory, root).split("/")), _DIRECTORY)
+    finally:
+        os.close(number)
+
+
+def _open_below(root: str, directory: str, place: Place) -> int:
+    top = _open_top(root, directory)
     try:
         number = _open_place(top, place, _FILE)
     finally:

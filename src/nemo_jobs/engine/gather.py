@@ -21,6 +21,8 @@ log = logging.getLogger(__name__)
 
 #: How long all results of one step may take, in seconds.
 GATHER_SECONDS = 3600.0
+#: How long looking for them may take, in seconds.
+LOOK_SECONDS = 120.0
 #: How long a file store that is away is waited for, in seconds.
 OUTAGE_SECONDS = 60.0
 #: What a dying process still writes is waited for so many seconds longer than it may take to die.
@@ -70,7 +72,8 @@ class Gathering:
         names: list[str] | None = []
         named = 0
         try:
-            left = await self.backend.left(self.handle, self.most_bytes)
+            async with asyncio.timeout(LOOK_SECONDS):
+                left = await self.backend.left(self.handle, self.most_bytes)
             if left is None:
                 return True
             found = self._whole(await self._settled(left, tell))
@@ -78,6 +81,8 @@ class Gathering:
                 names = await self.records.gathered(self.step_id, found)
             if names:
                 named = sum(len(item.files) for item in found)
+        except TimeoutError:
+            self.notes.append(f"results could not be looked for within {LOOK_SECONDS:g} s")
         except BackendError as error:
             self.notes.append(f"results could not be looked for: {error}")
         except NemoJobsError as error:
