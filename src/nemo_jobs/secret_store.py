@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nemo_jobs.domain.clock import Clock
-from nemo_jobs.domain.model import Unavailable
 
 if TYPE_CHECKING:
     from nemo_jobs.store.db import Database
@@ -16,13 +15,10 @@ async def open_secrets(data_dir: Path, db: "Database", clock: Clock, environ: Ma
     """The vault, which also learns of new keys from now on. Raises Unavailable with a sentence when
     a key can't be used, or is another one than the database was written with."""
     from nemo_jobs.store.secret_rows import SecretRows
-    from nemo_jobs.vault.keys import FILE_NAME, VARIABLE, KeyProblem, Keys
+    from nemo_jobs.vault.keys import FILE_NAME, VARIABLE, Keys
     from nemo_jobs.vault.secrets import Secrets
 
-    try:
-        found = Secrets(SecretRows(db), Keys(data_dir / FILE_NAME, environ.get(VARIABLE)), clock)
-        await found.start()
-    except KeyProblem as error:
-        raise Unavailable(str(error)) from error
+    found = Secrets(SecretRows(db), Keys(data_dir / FILE_NAME, environ.get(VARIABLE)), clock)
+    await found.start()
     db.on_wake(found.woken)
     return found

@@ -17,6 +17,7 @@ from nemo_jobs.http.app import App
 from nemo_jobs.http.parts import Parts
 from nemo_jobs.http.stream import Limits
 from nemo_jobs.http.transport import OneWriteProtocol
+from nemo_jobs.secret_store import open_secrets
 from nemo_jobs.store import steps, workspaces
 from nemo_jobs.store.db import Database
 from nemo_jobs.store.steps import Chunk, LogBatch, Outcome, TaskChange
@@ -139,12 +140,17 @@ async def open_service(folder, *, limits=None, config="", environ=None, clock=No
         await db.write(workspaces.ensure_defaults, clock.now())
         engine = EngineStandIn()
         objects = open_objects(settings, folder)
-        app = App(Parts(db, settings, profiles, clock, engine, "1.2.3", "abc", objects=objects), limits)
+        vault = await open_secrets(folder, db, clock, environ or {})
+        parts = Parts(
+            *(db, settings, profiles, clock, engine, "1.2.3", "abc"), objects=objects, secrets=vault
+        )
+        app = App(parts, limits)
         await app.start()
         transport = httpx2.ASGITransport(app=app)
         async with httpx2.AsyncClient(transport=transport, base_url="http://localhost") as client:
             yield Service(db, app, clock, engine, client)
         app.stop()
+        await vault.aclose()
     finally:
         await db.aclose()
 

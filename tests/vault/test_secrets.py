@@ -8,7 +8,7 @@ import sqlalchemy as sa
 
 from nemo_jobs.domain.clock import ManualClock
 from nemo_jobs.domain.model import Conflict, NotFound, Unavailable
-from nemo_jobs.domain.secrets import KeyState, Reference, SealedRow
+from nemo_jobs.domain.secrets import KeyState, Reference, Sealed, SealedRow
 from nemo_jobs.store import secret_keys, secrets, workspaces
 from nemo_jobs.store.db import Database
 from nemo_jobs.store.secret_rows import SecretRows
@@ -342,7 +342,7 @@ async def test_a_value_that_was_set_while_it_was_walked_over_stays(services, mon
     await one.put("token", "before")
     real = SecretRows.reseal
 
-    async def meddle(self, rows: list[tuple[SealedRow, object]]):
+    async def meddle(self, rows: list[tuple[SealedRow, Sealed]]):
         at = Reference("default", "token")
 
         async def store(sealed):

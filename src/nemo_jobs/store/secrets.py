@@ -40,10 +40,10 @@ _NAMED = sa.bindparam("the_name", type_=sa.Text)
 _THIS = (secret.c.workspace == _IN, secret.c.name == _NAMED)
 _BY_NAME = Statement(sa.select(*_COLUMNS).where(*_THIS))
 _VALUE = Statement(sa.select(secret.c.value, secret.c.key_id).where(*_THIS))
+_WORKSPACE = sa.select(workspace.c.name).where(workspace.c.name == _NAMED)
+_HAS_WORKSPACE = Statement(_WORKSPACE)
 # The workspace must not go away between this look and the insert.
-_HAS_WORKSPACE = Statement(
-    sa.select(workspace.c.name).where(workspace.c.name == _NAMED).with_for_update(read=True, key_share=True)
-)
+_KEEP_WORKSPACE = Statement(_WORKSPACE.with_for_update(read=True, key_share=True))
 _INSERT = Statement(
     lambda dialect: insert_into(secret, dialect).on_conflict_do_nothing(index_elements=["workspace", "name"])
 )
@@ -65,7 +65,7 @@ def list_secrets(
     tx: Tx, workspace_name: str, sort: str = "-created_at", page: int = 1, page_size: int = 10
 ) -> tuple[list[SecretRecord], int]:
     """One page and how many there are in all. Raises NotFound for an unknown workspace."""
-    _check_workspace(tx, workspace_name)
+    _check_workspace(tx, _HAS_WORKSPACE, workspace_name)
     inside = secret.c.workspace == workspace_name
     row = tx.one(sa.select(sa.func.count()).select_from(secret).where(inside))
     total, skip = int(row[0]) if row else 0, (page - 1) * page_size
@@ -106,7 +106,7 @@ def create_secret(
     tx: Tx, at: Reference, description: str | None, sealed: Sealed, now: int, actor: str
 ) -> SecretRecord:
     """Store a new secret. Raises NotFound for the workspace, Conflict, KeyChanged."""
-    _check_workspace(tx, at.workspace)
+    _check_workspace(tx, _KEEP_WORKSPACE, at.workspace)
     _check_key(tx, sealed)
     made = {
         "workspace": at.workspace,
@@ -171,8 +171,8 @@ def forget_runs(tx: Tx, step_id: str) -> None:
     tx.count(_FORGET, {"the_step": step_id})
 
 
-def _check_workspace(tx: Tx, name: str) -> None:
-    if tx.one(_HAS_WORKSPACE, {"the_name": name}) is None:
+def _check_workspace(tx: Tx, look: Statement, name: str) -> None:
+    if tx.one(look, {"the_name": name}) is None:
         raise NotFound(f"no workspace {name!r}; create it first")
 
 

@@ -17,6 +17,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from nemo_jobs.domain.model import Unavailable
+
 KEY_BYTES = 32
 FILE_NAME = "secrets.key"
 VARIABLE = "NHX_SECRETS_KEY"
@@ -30,7 +32,7 @@ _HEAD = (
 )
 
 
-class KeyProblem(Exception):
+class KeyProblem(Unavailable):
     """The keys can't be used; the text says why and what to do, and shows no key."""
 
 

@@ -1,0 +1,235 @@
+"""Secrets over HTTP, the same on both databases: values go in and come out for tasks alone."""
+
+import asyncio
+
+import pytest
+import sqlalchemy as sa
+
+from tests.bed.postgres import Missing, PostgresServer
+from tests.http.kit import JOBS, body, open_service
+
+SECRETS = "/apis/secrets/v2/workspaces/default/secrets"
+ROTATE = "/apis/secrets/v2/rotate-key"
+CLEAR = "hunter22-in-clear"
+
+
+@pytest.fixture(scope="module")
+def server():
+    try:
+        server = PostgresServer.start()
+    except Missing as error:
+        pytest.skip(str(error))
+    yield server
+    server.destroy()
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+async def service(request, tmp_path):
+    url = None if request.param == "sqlite" else request.getfixturevalue("server").new_database()
+    async with open_service(tmp_path, url=url) as running:
+        yield running
+
+
+async def put(service, name="token", value=CLEAR, **more):
+    answer = await service.client.post(SECRETS, json={"name": name, "value": value, **more})
+    assert answer.status_code == 201, answer.text
+    return answer.json()
+
+
+def with_secret(*names, **over):
+    variables = [{"name": f"V{n}", "from_secret": {"name": name}} for n, name in enumerate(names)]
+    step = {
+        "name": "work",
+        "executor": {"provider": "subprocess", "command": ["true"]},
+        "environment": variables,
+    }
+    return body(**{"platform_spec": {"steps": [step]}, **over})
+
+
+async def test_a_secret_is_stored_shown_changed_and_deleted_and_its_value_shown_at_one_place(service):
+    client = service.client
+    made = await put(service, description="for the mirror")
+    assert set(made) == {"name", "workspace", "description", "created_at", "updated_at"}
+    answers = [
+        await client.get(f"{SECRETS}/token"),
+        await client.get(SECRETS),
+        await client.patch(f"{SECRETS}/token", json={"value": "another-value-of-it"}),
+        await client.patch(f"{SECRETS}/token", json={"description": None}),
+        await client.patch(f"{SECRETS}/token", json={}),
+    ]
+    for answer in answers:
+        assert answer.status_code == 200
+        assert CLEAR not in answer.text
+        assert "another-value" not in answer.text
+    assert answers[0].json() == made
+    assert answers[1].json()["data"] == [made]
+    assert answers[1].json()["pagination"]["page_size"] == 10
+    assert answers[2].json()["description"] == "for the mirror"
+    assert answers[3].json()["description"] is None
+    shown = await client.get(f"{SECRETS}/token/access")
+    assert shown.json() == {"name": "token", "workspace": "default", "value": "another-value-of-it"}
+    assert shown.headers["cache-control"] == "no-store"
+    assert (await client.delete(f"{SECRETS}/token")).status_code == 204
+    assert (await client.delete(f"{SECRETS}/token")).status_code == 404
+    for path in ("", "/access"):
+        missing = await client.get(f"{SECRETS}/token{path}")
+        assert (missing.status_code, missing.json()) == (
+            404,
+            {"detail": "no secret 'token' in workspace 'default'"},
+        )
+
+
+async def test_a_list_has_pages_and_orders(service):
+    for n in range(12):
+        service.clock.advance(1)
+        await put(service, f"token-{n:02d}")
+    page = (await service.client.get(SECRETS, params={"sort": "-name", "page": 2})).json()
+    assert [secret["name"] for secret in page["data"]] == ["token-01", "token-00"]
+    assert page["pagination"]["total_results"] == 12
+    assert (await service.client.get(SECRETS, params={"sort": "value"})).status_code == 422
+    assert (await service.client.get(SECRETS, params={"page_size": 1001})).status_code == 422
+
+
+async def test_what_is_wrong_is_told_and_no_value_comes_back_in_it(service):
+    client = service.client
+    await put(service)
+    for wrong, status in (
+        ({"name": "token", "value": CLEAR}, 409),
+        ({"value": CLEAR}, 422),
+        ({"name": "Not A Name", "value": CLEAR}, 422),
+        ({"name": "a\n", "value": CLEAR}, 422),
+        ({"name": "other", "value": ""}, 422),
+        ({"name": "other", "value": None}, 422),
+        ({"name": "other", "value": [CLEAR]}, 422),
+        ({"name": "other", "value": f"{CLEAR}\0"}, 422),
+        ({"name": "other", "value": CLEAR * 5000}, 422),
+        ({"name": "other", "value": CLEAR, "description": 5}, 422),
+        ([CLEAR], 422),
+        (CLEAR, 422),
+    ):
+        answer = await client.post(SECRETS, json=wrong)
+        assert answer.status_code == status, answer.text
+        assert CLEAR not in answer.text
+    for raw in (
+        b'{"name": "other", "value": "\\ud800hunter22"}',
+        b'{"name": "other", "value": "hunter22',
+        b"",
+    ):
+        answer = await client.post(SECRETS, content=raw, headers={"content-type": "application/json"})
+        assert answer.status_code == 422
+        assert "hunter22" not in answer.text
+    assert (
+        await client.post(SECRETS.replace("default", "nowhere"), json={"name": "a-b", "value": "x"})
+    ).json() == {"detail": "no workspace 'nowhere'; create it first"}
+    assert (await client.get(SECRETS.replace("default", "nowhere"))).status_code == 404
+    assert (await client.patch(f"{SECRETS}/other", json={"value": "x"})).status_code == 404
+
+
+async def test_a_value_that_will_not_be_masked_is_taken_and_told_of(service):
+    for value, told in (("abc", True), ("abcd", False), ("äöü", True)):
+        made = await put(service, f"token-{value.encode().hex()}", value)
+        assert ("will not be masked" in "".join(made.get("notes", ()))) == told
+    answer = await service.client.patch(f"{SECRETS}/token-{b'abcd'.hex()}", json={"value": "x"})
+    assert "will not be masked" in answer.json()["notes"][0]
+
+
+@pytest.mark.parametrize("value", ["x" * 65536, "ü" * 32768, "line\nline\n", " ", "☃", '"\\\x01'])
+async def test_every_text_up_to_64_kib_comes_back_as_it_was(service, value):
+    await put(service, value=value)
+    assert (await service.client.get(f"{SECRETS}/token/access")).json()["value"] == value
+
+
+async def test_a_job_with_a_secret_that_cannot_be_read_is_refused_by_name(service):
+    client = service.client
+    await put(service)
+    await client.post("/apis/entities/v2/workspaces", json={"name": "lab"})
+    await client.post(SECRETS.replace("default", "lab"), json={"name": "other", "value": CLEAR})
+    for name, shown in (
+        ("nope", "default/nope"),
+        ("lab/nope", "lab/nope"),
+        ("nowhere/token", "nowhere/token"),
+        ("a/b/c", "a/b/c"),
+        ("", "default/"),
+        ("/", "/"),
+    ):
+        answer = await client.post(JOBS, json=with_secret("token", name))
+        assert answer.status_code == 422
+        assert answer.json()["detail"] == (
+            f"step 'work': secret {shown!r} of variable 'V1' can't be read; it is missing or closed to you"
+        )
+        assert (await client.get(f"{JOBS}/moth")).status_code == 404  # nothing is left of it
+    answer = await client.post(JOBS, json=with_secret("token", "default/token", "lab/other"))
+    assert answer.status_code == 201
+    assert CLEAR not in answer.text
+    # The name is looked at before the secrets.
+    assert (await client.post(JOBS, json=with_secret("nope"))).status_code == 409
+    changed = {"spec": {}, "platform_spec": with_secret("nope")["platform_spec"]}
+    assert (await client.patch(f"{JOBS}/moth", json=changed)).status_code == 422
+    assert (
+        await client.post(f"{JOBS}?dry_run=true", json=with_secret("nope", name="dry"))
+    ).status_code == 422
+    many = await client.post(JOBS, json=with_secret(*["token"] * 101, name="many"))
+    assert "at most 100" in many.json()["detail"]
+
+
+async def test_values_in_the_list_secrets_of_a_spec_are_in_no_answer(service):
+    secrets = [{"name": "token", "value": CLEAR, "ref_id": "x"}, {"name": "more", "value": CLEAR}]
+    spec = body()["platform_spec"]
+    made = await service.client.post(JOBS, json=body(platform_spec={**spec, "secrets": secrets}))
+    assert made.status_code == 201
+    for answer in (made, await service.client.get(f"{JOBS}/moth"), await service.client.get(JOBS)):
+        assert CLEAR not in answer.text
+    for wrong in (
+        {"platform_spec": {**spec, "secrets": secrets}},
+        body(platform_spec={"secrets": secrets}),
+        body(platform_spec={**spec, "secrets": [{"value": CLEAR}]}),
+        body(platform_spec={**spec, "secrets": {"value": CLEAR}}),
+        body(platform_spec={**spec, "secrets": [CLEAR]}),
+        body(platform_spec={**spec, "secrets": CLEAR}),
+    ):
+        answer = await service.client.post(JOBS, json=wrong)
+        assert answer.status_code == 422
+        assert CLEAR not in answer.text, answer.text
+    rows = await service.db.read(lambda tx: tx.run(sa.text("SELECT * FROM job")))
+    assert CLEAR not in repr(rows)
+
+
+async def test_the_key_is_changed_over_http(service):
+    assert (await service.client.post(ROTATE)).status_code == 409
+    await put(service)
+    for given in ({}, {"json": {}}, {"json": {"hand_over": False}}):
+        answer = await service.client.post(ROTATE, **given)
+        assert answer.status_code == 200, answer.text
+        assert answer.json()["finished"]
+        assert answer.json()["changed"] == 1
+    assert (await service.client.get(f"{SECRETS}/token/access")).json()["value"] == CLEAR
+    assert (await service.client.post(ROTATE, json={"hand_over": "perhaps"})).status_code == 422
+
+
+async def test_a_workspace_with_secrets_is_not_deleted(service):
+    await service.client.post("/apis/entities/v2/workspaces", json={"name": "lab"})
+    await service.client.post(SECRETS.replace("default", "lab"), json={"name": "token", "value": CLEAR})
+    answer = await service.client.delete("/apis/entities/v2/workspaces/lab")
+    assert answer.status_code == 409
+    assert "1 secret" in answer.json()["detail"]
+    await service.client.delete(SECRETS.replace("default", "lab") + "/token")
+    assert (await service.client.delete("/apis/entities/v2/workspaces/lab")).status_code == 200
+
+
+async def test_the_same_name_at_once_is_stored_once(service):
+    answers = await asyncio.gather(
+        *(service.client.post(SECRETS, json={"name": "token", "value": f"value-{n}"}) for n in range(8))
+    )
+    assert sorted(answer.status_code for answer in answers) == [201] + [409] * 7
+    first = next(n for n, answer in enumerate(answers) if answer.status_code == 201)
+    assert (await service.client.get(f"{SECRETS}/token/access")).json()["value"] == f"value-{first}"
+
+
+async def test_a_key_file_that_others_can_read_is_told_of_with_503(service, tmp_path):
+    await put(service, "before")
+    (tmp_path / "secrets.key").chmod(0o644)
+    # What is known goes on; a service that has to read the file again says why it can't.
+    assert (await service.client.get(f"{SECRETS}/before/access")).status_code == 200
+    answer = await service.client.post(ROTATE)
+    assert answer.status_code == 503
+    assert "chmod 600" in answer.json()["detail"]
