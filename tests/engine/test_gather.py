@@ -125,7 +125,8 @@ async def test_c034_nothing_is_listed_before_all_of_it_is_stored(bench: Bench) -
     await bench.start()
     await bench.create("moth", LEFT)
     await objects.reached.wait()
-    assert (await bench.job("moth")).state != "completed"
+    job = await bench.until("moth", "active")
+    assert job.message == "step-0 has ended; its results are being stored: 3 files, 6 bytes"
     assert await results_of(bench, "moth") == {}
     assert await contents(bench) == {}
     objects.hold.set()

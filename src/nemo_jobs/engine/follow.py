@@ -31,8 +31,8 @@ DRAIN_SECONDS = 30.0
 #: How long the record of a start waits for the end that may follow at once, in seconds: a short
 #: job then costs one transaction less.
 SHORT_JOB = 0.008
-#: From this many bytes of results on, the step tells that they are being stored.
-WORTH_TELLING = 64 << 20
+#: From so many results on, in number or in bytes, the step tells that they are being stored.
+MANY_FILES, MANY_BYTES = 100, 64 << 20
 #: The longest pause between two tries to reach a backend, in seconds.
 MAX_RETRY = 30.0
 
@@ -219,7 +219,7 @@ class Follower:
         async def store(batch: LogBatch) -> int | None:
             return await records.append(step_id, batch)
 
-        cursor = self.step.log_cursor if self._recorded else None
+        cursor = self.step.log_cursor  # of this very run, or the collector drops it
         shared, cloak = self._shared, self._hidden.cloak
         self._collector = Collector(self.backend, handle, cursor, store, self._clock, shared.log_limit, cloak)
         if self._observation is not None and self._observation.phase not in api.ENDED:
@@ -315,12 +315,12 @@ class Follower:
             raise LeaseLost
         return gathering.details()
 
-    async def _tell_of_results(self, size: int) -> None:
+    async def _tell_of_results(self, files: int, size: int) -> None:
         """Say what takes a while; and a start that is not recorded yet must not wait for it."""
-        if self._recorded and size < WORTH_TELLING:
+        if self._recorded and files < MANY_FILES and size < MANY_BYTES:
             return
         triggers = () if self._recorded else (Trigger.SUBMITTED, Trigger.STARTED)
-        text = f"{self.step.name} has ended; {size} bytes of results are being stored"
+        text = f"{self.step.name} has ended; its results are being stored: {files} files, {size} bytes"
         await self._apply(Outcome(triggers, Reason.RUNNING, text), durable=False)
 
     async def _stop(self, action: rules.Stop) -> None:

@@ -29,8 +29,8 @@ OUTAGE_SECONDS = 60.0
 SETTLE_SECONDS = 3.0
 _MOST_NOTES, _LONGEST_NOTE = 10, 300
 
-#: Says how many bytes are about to be stored.
-Tell = Callable[[int], Awaitable[None]]
+#: Says how many files with how many bytes are about to be stored.
+Tell = Callable[[int, int], Awaitable[None]]
 
 
 class Records(Protocol):
@@ -102,8 +102,9 @@ class Gathering:
     async def _settled(self, left: Left, tell: Tell) -> Left:
         """Store all files; those that change meanwhile again, until what may change them is dead."""
         deadline, pause = time.monotonic() + self.grace + SETTLE_SECONDS, 0.1
-        if left.items:
-            await tell(sum(file.size for item in left.items for file in item.files))
+        files = [file for item in left.items for file in item.files]
+        if files:
+            await tell(len(files), sum(file.size for file in files))
         try:
             async with asyncio.timeout(GATHER_SECONDS):
                 while True:
