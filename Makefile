@@ -27,6 +27,7 @@ serve: setup ## Run the service on http://127.0.0.1:8080 (ARGS="--port 9000 --da
 
 test: setup ## Run all tests (ARGS="-k name"); as root on Debian install first what they need
 	@sh tools/test_needs.sh
+	@sh tools/test_client.sh $(BIN)/python
 	@$(BIN)/pytest $(ARGS)
 
 test-storm: setup ## Kill the service 100 times under load, on SQLite and on PostgreSQL (KILLS=n SEED=n)

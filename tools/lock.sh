@@ -18,4 +18,5 @@ compile() {
 compile pyproject.toml --all-extras --group dev -o dev.lock "$@"
 compile pyproject.toml -c dev.lock -o requirements.lock
 compile --group build -c dev.lock -o build.lock
-echo "Wrote dev.lock, requirements.lock and build.lock."
+sh tools/lock_client.sh "$uv"
+echo "Wrote dev.lock, requirements.lock, build.lock and tests/compat/client.lock."
