@@ -14,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from bench import machine, measures
+from bench.access import auth
 from bench.lists import lists
 from bench.measures import Bench, Values
 from bench.records import otlp
@@ -29,6 +30,7 @@ MEASURES: dict[str, Callable[[Bench], Values]] = {
     "flood": measures.flood,
     "readable": measures.readable,
     "otlp": otlp,
+    "auth": auth,
     "starts": measures.starts,
     "lists": lambda bench: lists(bench.root, bench.scale),
     "memory": measures.memory_after_jobs,

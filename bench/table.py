@@ -32,6 +32,10 @@ ROWS: tuple[Row, ...] = (
         *("otlp", "log records over OTLP, batches of 5,000", "records_per_second", "{:.0f}/s"),
         *("floor_decode_per_second", "decoding alone", "≥ 100,000/s, none lost"),
     ),
+    (
+        *("auth", "GET one job with a token, p50", "get_with_token_ms", "{:.2f} ms"),
+        *("floor_get_ms", "without authentication", "adds ≤ 0.3 ms"),
+    ),
     ("readable", "a printed line can be read, p50", "line_readable_p50_ms", "{:.1f} ms", "", "", "≤ 20 ms"),
     (
         *("starts", "idle memory with the keeper", "idle_memory_mib", "{:.0f} MiB"),
