@@ -80,6 +80,37 @@ async def test_it_is_found_behind_starts_that_failed(host: HostHarness) -> None:
     assert (await until_ended(backend, handle)).tasks[0].exit_code == 0
 
 
+async def test_it_is_found_by_the_notes_of_who_got_it(host: HostHarness) -> None:
+    """Also when nothing is known of the attempt whose start failed."""
+    old = await first(host)
+    backend = await host.host()
+    script = host.directory / "broken"
+    script.write_text("#!/no/such/interpreter\n")
+    script.chmod(0o700)
+    for _ in range(2):
+        with pytest.raises(Rejected, match="interpreter"):
+            await backend.submit(after(host, old, str(script)))
+    handle = await backend.submit(
+        after(host, old, "sh", "-c", 'cat "$NEMO_JOB_PERSISTENT_JOB_STORAGE_PATH/x"')
+    )
+    assert (await until_ended(backend, handle)).tasks[0].exit_code == 0
+
+
+async def test_another_profile_shares_it_where_the_directory_is_the_same(host: HostHarness) -> None:
+    old = await first(host)
+    backend = await host.host()
+    earlier = (Earlier(old[0].attempt_id, old[1], own=False),)
+    root = host.root
+    host.root = host.directory / "elsewhere"
+    apart = replace(after(host, old), earlier=earlier)
+    await until_ended(backend, await backend.submit(apart))
+    assert list(place(host, apart).iterdir()) == []
+    host.root = root
+    shared = replace(after(host, old), earlier=earlier)
+    await until_ended(backend, await backend.submit(shared))
+    assert place(host, shared).joinpath("x").exists()
+
+
 async def test_without_storage_a_job_starts_anew_unless_it_needs_it(host: HostHarness) -> None:
     old = await first(host)
     backend = await host.host()

@@ -30,9 +30,9 @@ async def attempt(store: Store, selector: int | str | None = None, name: str = "
     return found
 
 
-async def run_next(store: Store, trigger: Trigger = SUCCEEDED) -> StepRecord:
+async def run_next(store: Store, trigger: Trigger = SUCCEEDED, profile: str = "default") -> StepRecord:
     """The step that waits, run to its end."""
-    (step,) = await store.claim()
+    (step,) = await store.claim(profile)
     active = await store.moved(step, Trigger.SUBMITTED, Trigger.STARTED, **store.started(step))
     applied = await store.apply(active, trigger, logs=batch(f"{step.name} ran"), claim_next=False)
     assert applied is not None
@@ -330,8 +330,9 @@ async def test_what_runs_again_stays_on_the_host_of_its_storage(store: Store) ->
     await store.write(steps.release, store.token, [step.id], store.now())
     assert (await store.step("j", "one")).host == "h1"
     found = await store.read(storage.inheritance, step)
-    assert [source.attempt_id for source in found.sources] == [(await attempt(store, 0)).id]
-    assert found.sources[0].handle is not None and not found.needed
+    (source,) = found.sources
+    assert (source.attempt_id, source.own, found.needed) == ((await attempt(store, 0)).id, True, False)
+    assert source.handle is not None
 
 
 async def test_storage_is_looked_for_in_attempts_that_never_started_too(store: Store) -> None:
@@ -347,6 +348,38 @@ async def test_storage_is_looked_for_in_attempts_that_never_started_too(store: S
     assert [source.attempt_id for source in found.sources] == ids[::-1]
     assert [source.handle is not None for source in found.sources] == [False, False, True]
     assert found.needed and step.host == "h1"
+
+
+async def test_each_profile_finds_what_it_stored_last(store: Store) -> None:
+    """Profiles may have directories of their own: what ran in between elsewhere hides nothing."""
+    await store.create("j", steps=[step_spec("one"), step_spec("two", "big")])
+    await run_next(store)
+    await run_next(store, FAILED, profile="big")
+    await again(store, from_step="two")
+    await run_next(store, FAILED, profile="big")
+    await again(store)
+    (step,) = await store.claim()
+    found = await store.read(storage.inheritance, step)
+    ids = [(await attempt(store, seq)).id for seq in (1, 0)]
+    assert [(source.attempt_id, source.own) for source in found.sources] == list(
+        zip(ids, (False, True), strict=True)
+    )
+    other = await store.read(storage.inheritance, step._replace(profile="third"))
+    assert [(source.attempt_id, source.own) for source in other.sources] == [(ids[0], False)]
+    assert other.sources[0].handle is not None
+
+
+async def test_many_attempts_that_never_started_hide_nothing(store: Store) -> None:
+    await failed_at_the_second_step(store)
+    first = await attempt(store)
+    for _ in range(storage.MOST_UNSURE + 5):
+        await again(store, from_step="two")
+        await store.request("j", Trigger.CANCEL)
+    await again(store, from_step="two")
+    (step,) = await store.claim()
+    found = await store.read(storage.inheritance, step)
+    assert len(found.sources) == storage.MOST_UNSURE + 1 and found.sources[-1].attempt_id == first.id
+    assert found.sources[-1].handle is not None and step.host == "h1"
 
 
 async def test_storage_that_was_given_back_lets_a_job_run_from_its_start_alone(store: Store) -> None:

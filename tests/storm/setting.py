@@ -18,9 +18,18 @@ PROFILE = {"graceful_shutdown_timeout_seconds": 1}
 def storm_on(database: str, root: Path, seed: int, services: int = 1) -> Iterator[Storm]:
     with ExitStack() as stack:
         url = stack.enter_context(private_postgres()) if database == "postgresql" else None
+        shared = {"files": {"storage": {"url": f"file://{root / 'files'}"}}}
         running = [
             stack.enter_context(
-                closing(Service(root, database_url=url, subprocess_config=PROFILE, name=f"service{number}"))
+                closing(
+                    Service(
+                        root,
+                        database_url=url,
+                        subprocess_config=PROFILE,
+                        settings=shared if services > 1 else None,
+                        name=f"service{number}",
+                    )
+                )
             )
             for number in range(services)
         ]

@@ -114,11 +114,12 @@ class Handle:
 
 @dataclass(frozen=True, slots=True)
 class Earlier:
-    """An attempt of the same job that ran before, with the handle of the last work that it ran on
-    the plan's profile; None when it ran nothing there."""
+    """An attempt of the same job that ran before, with the handle of the last work that it ran;
+    `own`: on the plan's own profile. Without a handle nothing is known of work of it."""
 
     attempt_id: str
     handle: Handle | None = None
+    own: bool = True
 
 
 @dataclass(frozen=True, slots=True)

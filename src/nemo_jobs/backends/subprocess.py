@@ -249,19 +249,22 @@ class SubprocessBackend(HostProcesses):
 
     async def _take_over(self, plan: Plan, root: str, attempt_dir: str) -> None:
         """Move the storage of an earlier attempt here, once nothing of that one runs any more."""
-        places, ran = [], []
+        places: list[str] = []
+        ran: list[Handle] = []
         for each in plan.earlier:
-            place = f"{os.path.dirname(attempt_dir)}/{each.attempt_id}"
-            if each.handle is not None and each.handle.data["host"] == self._host:
-                place = each.handle.data["attempt_dir"]
-                ran += [each.handle] if each.handle.data["boot"] == self._boot else []
+            place, handle = f"{os.path.dirname(attempt_dir)}/{each.attempt_id}", each.handle
+            if handle is not None and handle.data["host"] == self._host:
+                ran.append(handle)
+                # Another profile shares its storage with this one if their directories are the same.
+                place = handle.data["attempt_dir"] if each.own else place
             places.append(place)
-        facts = await self._facts(ran)
-        busy = [key for key, known in facts.items() if known["state"] not in ENDED_STATES]
+        known = any(each.own or each.handle.data["root"] == root for each in plan.earlier if each.handle)
+        facts = await self._facts([handle for handle in ran if handle.data["boot"] == self._boot])
+        busy = [key for key, fact in facts.items() if fact["state"] not in ENDED_STATES]
         if busy:
             raise Unavailable(f"work of an earlier attempt is still ending ({busy[0]})", retry_after=0.5)
         await asyncio.to_thread(
-            subprocess_storage.take_over, attempt_dir, root, places, needed=plan.needs_storage
+            subprocess_storage.take_over, attempt_dir, root, places, needed=plan.needs_storage and known
         )
 
     async def find(self, plan: Plan) -> Handle | None:

@@ -27,7 +27,7 @@ def take_over(attempt_dir: str, root: str, earlier: Sequence[str], *, needed: bo
     """
     target = f"{attempt_dir}/{STORAGE_NAME}"
     moved_on = False
-    for place in earlier:
+    for place in dict.fromkeys(passed for each in earlier for passed in _way_from(each)):
         if os.path.lexists(target):
             return
         if _is_directory(f"{place}/{STORAGE_NAME}") and _moved(place, attempt_dir, root):

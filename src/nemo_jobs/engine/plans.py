@@ -47,7 +47,9 @@ def make_plan(step: StepRecord, generation: int, profile: Profile, platform: Pla
 def with_storage(plan: Plan, found: Inheritance) -> Plan:
     """The plan of a later attempt, which takes over what earlier ones stored."""
     earlier = tuple(
-        Earlier(source.attempt_id, None if source.handle is None else Handle.from_json(source.handle))
+        Earlier(
+            source.attempt_id, None if source.handle is None else Handle.from_json(source.handle), source.own
+        )
         for source in found.sources
     )
     return replace(plan, earlier=earlier, needs_storage=found.needed)

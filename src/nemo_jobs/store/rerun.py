@@ -15,12 +15,13 @@ from nemo_jobs.domain.carry import carried_over
 from nemo_jobs.domain.model import Conflict, Invalid, JobRecord, Json, Reason, StepRecord
 from nemo_jobs.domain.states import TERMINAL, State, rollup
 from nemo_jobs.store import events
+from nemo_jobs.store.driver import off_loop
 from nemo_jobs.store.idempotency import Once, claim, first_answer
 from nemo_jobs.store.lookup import lock_job
 from nemo_jobs.store.moves import insert_step, new_step
 from nemo_jobs.store.records import dump, load, step_record, steps_joined
 from nemo_jobs.store.sql import Statement, Tx
-from nemo_jobs.store.storage import Whereabouts, whereabouts
+from nemo_jobs.store.storage import host_of, is_gone
 from nemo_jobs.store.tables import attempt, job, step
 
 
@@ -35,12 +36,13 @@ class Rerun:
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """What the new attempt is made of: its specs, and how many of its steps are kept."""
+    """What the new attempt is made of: its specs, which of its steps are kept, and the host on which
+    the first one to run finds the storage."""
 
     seq: int
     specs: list[Json]
     kept: Sequence[StepRecord]
-    storage: Whereabouts
+    host: str | None
 
 
 _SEQ = Statement(sa.select(attempt.c.seq).where(attempt.c.id == sa.bindparam("the_attempt")))
@@ -59,6 +61,7 @@ _POINT_TO = Statement(
 )
 
 
+@off_loop
 def rerun(tx: Tx, workspace: str, name: str, asked: Rerun, now: int) -> JobRecord:
     """Make a new attempt the current one; the job as it is then. Raises NotFound; Conflict for a
     job that has not ended, or can't be run from that step; Invalid for a step that it lacks."""
@@ -79,6 +82,7 @@ def rerun(tx: Tx, workspace: str, name: str, asked: Rerun, now: int) -> JobRecor
     return after
 
 
+@off_loop
 def rerun_once(
     tx: Tx,
     workspace: str,
@@ -112,13 +116,13 @@ def _planned(tx: Tx, found: JobRecord, from_step: str | None) -> _Plan:
     specs: list[Json] = load(found.platform_spec)["steps"]
     first = 0 if from_step is None else _position(found, specs, from_step)
     kept = _kept(tx, found, specs[: first + 1], seq) if first else []
-    storage = whereabouts(tx, found.id, seq + 1)
-    if first and storage.gone:
+    if first and is_gone(tx, found.id, seq + 1):
         raise Conflict(
             f"job {found.name!r} can't be run again from step {from_step!r}: the storage that its steps "
             "share is gone; run it from its first step"
         )
-    return _Plan(seq + 1, specs, kept, storage)
+    host = host_of(tx, found.id, seq + 1, specs[first]["executor"]["provider"])
+    return _Plan(seq + 1, specs, kept, host)
 
 
 def _position(found: JobRecord, specs: Sequence[Json], name: str) -> int:
@@ -160,9 +164,7 @@ def _records(found: JobRecord, plan: _Plan, asked: Rerun, now: int) -> tuple[Job
         **{"fileset": found.fileset, "output_location": found.output_location, "attempt_seq": plan.seq},
         "auth_context": load(asked.context),
     }
-    spec = plan.specs[number]
-    host = plan.storage.hosts.get(spec["executor"]["provider"])
-    first = new_step(what, spec, number, host, now)
+    first = new_step(what, plan.specs[number], number, plan.host, now)
     after = found._replace(
         attempt_id=first.attempt_id,
         auth_context=asked.context,

@@ -4,8 +4,7 @@ It moves from attempt to attempt. An attempt that ran something has it, unless i
 one that started nothing may have got it all the same, when its start failed half way.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 import sqlalchemy as sa
@@ -21,17 +20,18 @@ from nemo_jobs.store.records import JOB_COLUMNS, dump, load, load_or_none, step_
 from nemo_jobs.store.sql import Row, Statement, Tx
 from nemo_jobs.store.tables import attempt, job, step
 
-#: Attempts that are looked through, at most: one that started something ends the search.
-MOST_ATTEMPTS = 100
+#: How many attempts that may have got the storage without anybody's knowing are looked at.
+MOST_UNSURE = 20
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """An attempt whose storage a later one takes over, with the handle of the last work that it
-    ran on the profile that asks; None when it ran nothing there."""
+    """An attempt whose storage a later one takes over, with the handle of the last work that it ran
+    there; `own`: on the profile that asks now. Without a handle it started nothing that is known."""
 
     attempt_id: str
-    handle: Json | None
+    handle: Json | None = None
+    own: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,57 +43,70 @@ class Inheritance:
     needed: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Whereabouts:
-    """`gone`: it was given back. `hosts` are the ones on which it lies, by provider."""
-
-    gone: bool = False
-    hosts: Mapping[str, str] = field(default_factory=dict)
-    attempts: tuple[str, ...] = ()
-
-
-_BEFORE = Statement(
-    sa.select(attempt.c.id, attempt.c.storage_reclaimed_at)
-    .where(attempt.c.job_id == sa.bindparam("the_job"), attempt.c.seq < sa.bindparam("before"))
+_BEFORE = (attempt.c.job_id == sa.bindparam("the_job"), attempt.c.seq < sa.bindparam("before"))
+_AFTER_CUT = attempt.c.seq > sa.bindparam("cut")
+_CUT = Statement(
+    sa.select(sa.func.coalesce(sa.func.max(attempt.c.seq), sa.literal_column("-1"))).where(
+        *_BEFORE, attempt.c.storage_reclaimed_at.is_not(None)
+    )
+)
+_RAN = (
+    sa.select(attempt.c.id, attempt.c.seq, step.c.host, step.c.handle)
+    .join(step, step.c.attempt_id == attempt.c.id)
+    .where(*_BEFORE, _AFTER_CUT, step.c.handle.is_not(None))
+    .order_by(attempt.c.seq.desc(), step.c.ordinal.desc())
+    .limit(sa.literal_column("1"))
+)
+_OF_PROVIDER = _RAN.where(step.c.provider == sa.bindparam("of_provider"))
+_LAST_RUN = Statement(_RAN)
+_LAST_ON_PROVIDER = Statement(_OF_PROVIDER)
+_LAST_ON_PROFILE = Statement(_OF_PROVIDER.where(step.c.profile == sa.bindparam("of_profile")))
+_UNSURE = Statement(
+    sa.select(attempt.c.id)
+    .where(*_BEFORE, _AFTER_CUT)
     .order_by(attempt.c.seq.desc())
-    .limit(MOST_ATTEMPTS)
+    .limit(sa.literal_column(str(MOST_UNSURE)))
 )
-_RAN = Statement(
-    sa.select(step.c.provider, step.c.profile, step.c.host, step.c.handle)
-    .where(step.c.attempt_id == sa.bindparam("the_attempt"), step.c.handle.is_not(None))
-    .order_by(step.c.ordinal.desc())
-)
-_KEPT_BEFORE = Statement(
+_REASON = Statement(
     sa.select(step.c.reason).where(
         step.c.attempt_id == sa.bindparam("the_attempt"), step.c.ordinal == sa.bindparam("the_ordinal")
     )
 )
 
 
-def whereabouts(tx: Tx, job_id: str, before_seq: int) -> Whereabouts:
-    """Where the storage is that the attempts before number `before_seq` left."""
-    passed: list[str] = []
-    for attempt_id, reclaimed_at in tx.run(_BEFORE, {"the_job": job_id, "before": before_seq}):
-        if reclaimed_at is not None:
-            return Whereabouts(gone=True, attempts=tuple(passed))
-        passed.append(attempt_id)
-        ran = tx.run(_RAN, {"the_attempt": attempt_id})
-        if ran:
-            hosts = {provider: host for provider, _, host, _ in reversed(ran) if host is not None}
-            return Whereabouts(hosts=hosts, attempts=tuple(passed))
-    return Whereabouts(attempts=tuple(passed))
+def is_gone(tx: Tx, job_id: str, before: int) -> bool:
+    """Whether all that the attempts before number `before` stored was given back."""
+    span = _span(tx, job_id, before)
+    return span["cut"] >= 0 and tx.one(_LAST_RUN, span) is None
+
+
+def host_of(tx: Tx, job_id: str, before: int, provider: str) -> str | None:
+    """The host on which the attempts before number `before` left storage; None: any will do."""
+    row = tx.one(_LAST_ON_PROVIDER, {**_span(tx, job_id, before), "of_provider": provider})
+    return None if row is None else row[2]
+
+
+def _span(tx: Tx, job_id: str, before: int) -> Json:
+    """The attempts whose storage is still there."""
+    row = tx.one(_CUT, {"the_job": job_id, "before": before})
+    return {"the_job": job_id, "before": before, "cut": int(row[0]) if row else -1}
 
 
 def inheritance(tx: Tx, of: StepRecord) -> Inheritance:
     """What a step of a later attempt takes over when it is started."""
+    span = _span(tx, of.job_id, of.attempt_seq)
+    asked = {**span, "of_provider": of.provider, "of_profile": of.profile}
+    row = tx.one(_LAST_ON_PROFILE, asked)
+    own = row is not None
+    row = row or tx.one(_LAST_ON_PROVIDER, asked)
+    # Attempts behind that one may have got its storage in a start that failed.
+    unsure = tx.run(_UNSURE, span if row is None else {**span, "cut": row[1]})
+    sources = [Source(each[0]) for each in unsure]
+    if row is not None:
+        sources.append(Source(row[0], load_or_none(row[3]), own))
     before = {"the_attempt": of.attempt_id, "the_ordinal": of.ordinal - 1}
-    row = tx.one(_KEPT_BEFORE, before) if of.ordinal else None
-    sources = []
-    for attempt_id in whereabouts(tx, of.job_id, of.attempt_seq).attempts:
-        ran = tx.run(_RAN, {"the_attempt": attempt_id})
-        handle = next((each[3] for each in ran if each[:2] == (of.provider, of.profile)), None)
-        sources.append(Source(attempt_id, load_or_none(handle)))
-    return Inheritance(tuple(sources), row is not None and row[0] == Reason.KEPT_FROM_ATTEMPT)
+    reason = tx.one(_REASON, before) if of.ordinal else None
+    return Inheritance(tuple(sources), reason is not None and reason[0] == Reason.KEPT_FROM_ATTEMPT)
 
 
 _DUE = Statement(
