@@ -127,6 +127,23 @@ def test_json_bodies_pass(kind):
     assert status(host="localhost", method="POST", content_length="2", content_type=kind) is None
 
 
+FILE = "/apis/files/v2/workspaces/default/filesets/data/-/a/b.html"
+
+
+@pytest.mark.parametrize("kind", ["text/plain", "text/html", "application/x-www-form-urlencoded", ""])
+def test_a_file_may_be_put_as_what_it_is_and_by_pages_that_may_anyway(kind):
+    body = {"content_length": "2", "content_type": kind}
+    assert status(host="localhost", method="PUT", path=FILE, **body) is None
+    assert status(host="localhost", method="PUT", path=FILE, transfer_encoding="chunked") is None
+    assert status(host="localhost", method="PUT", path=FILE, origin="https://page.example", **body) is None
+    for origin in ("https://evil.example", "null"):
+        assert status(host="localhost", method="PUT", path=FILE, origin=origin, **body) == 403
+        assert status(host="localhost", method="OPTIONS", path=FILE, origin=origin) == 403
+    assert status(host="evil.example", method="PUT", path=FILE, **body) == 403
+    assert status(host="localhost", method="POST", path=FILE, **body) == 415
+    assert status(host="localhost", method="PUT", path="/apis/jobs/v2/x/-/y", **body) == 415
+
+
 def test_a_post_without_a_body_needs_no_type():
     assert status(host="localhost", method="POST") is None
     assert status(host="localhost", method="POST", content_length="0") is None

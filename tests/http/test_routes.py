@@ -37,6 +37,24 @@ def test_c059_a_name_is_decoded_once():
     assert found("GET", JOBS + b"/%252e%252e")[1]["name"] == "%2e%2e"
 
 
+FILES = b"/apis/files/v2/workspaces/default/filesets/data/-/"
+
+
+def test_the_rest_of_a_path_is_decoded_once_and_slashes_of_both_kinds_are_part_of_it():
+    assert found("GET", FILES + b"a/b.txt") == (
+        "get_file",
+        {"workspace": "default", "name": "data", "path": "a/b.txt"},
+    )
+    assert found("PUT", FILES + b"a%2Fb//%252e%252e/-/c/")[1]["path"] == "a/b//%2e%2e/-/c/"
+    assert found("HEAD", FILES)[1]["path"] == ""
+    with pytest.raises(Refused) as refused:
+        ROUTES.find("GET", FILES + b"%ff")
+    assert refused.value.status == 422
+    with pytest.raises(Refused) as refused:
+        ROUTES.find("POST", FILES + b"a/b")
+    assert refused.value.headers == ((b"allow", b"DELETE, GET, HEAD, PUT"),)
+
+
 @pytest.mark.parametrize(
     "path", [b"", b"/", b"//", JOBS + b"/", JOBS + b"/a//", b"/nothing", JOBS + b"/%00", JOBS + b"/%ff"]
 )
@@ -50,8 +68,8 @@ def test_a_wrong_method_is_405_and_names_the_right_ones():
     with pytest.raises(Refused) as refused:
         ROUTES.find("PUT", JOBS + b"/moth")
     assert refused.value.status == 405
-    assert refused.value.headers == ((b"allow", b"DELETE, GET"),)
-    assert "DELETE, GET" in refused.value.detail
+    assert refused.value.headers == ((b"allow", b"DELETE, GET, PATCH"),)
+    assert "DELETE, GET, PATCH" in refused.value.detail
 
 
 @given(path=st.binary(max_size=200), method=st.sampled_from(["GET", "POST", "BREW"]))
@@ -59,4 +77,4 @@ def test_any_path_is_found_or_refused(path, method):
     try:
         ROUTES.find(method, path)
     except Refused as refused:
-        assert refused.status in (404, 405)
+        assert refused.status in (404, 405, 422)

@@ -11,7 +11,7 @@ from nemo_jobs.http.routes import Operation
 from nemo_jobs.http.wire import Reply, json_reply
 
 #: The services of the family that this program answers for.
-SERVICES = ("entities", "jobs")
+SERVICES = ("entities", "auth", "secrets", "files", "jobs")
 PROFILES = JOBS.split("/workspaces/")[0] + "/execution-profiles"
 
 
