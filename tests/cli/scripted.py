@@ -1,10 +1,12 @@
 """A small HTTP server that answers from a script: replies that a good service never gives."""
 
 import json
+import socket
+import ssl
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -48,9 +50,17 @@ class Scripted:
         self.script = script
         self.seen: list[Seen] = []
         self.connections = 0
+        self.peers: list[socket.socket] = []
         #: Answer before the request's body has been read, and close.
         self.early = False
         self.url = ""
+
+    def hang_up(self) -> None:
+        """Close every connection, as a restart does."""
+        for peer in self.peers:
+            with suppress(OSError):
+                peer.shutdown(socket.SHUT_RDWR)
+        self.peers.clear()
 
     @property
     def targets(self) -> list[str]:
@@ -58,7 +68,7 @@ class Scripted:
 
 
 @contextmanager
-def scripted(*replies: Reply | Script) -> Iterator[Scripted]:
+def scripted(*replies: Reply | Script, tls: ssl.SSLContext | None = None) -> Iterator[Scripted]:
     """Serve the replies one after the other, the last one for ever; or ask a function."""
 
     def script(seen: Seen) -> Reply:
@@ -74,6 +84,7 @@ def scripted(*replies: Reply | Script) -> Iterator[Scripted]:
         def setup(self) -> None:
             super().setup()
             server.connections += 1
+            server.peers.append(self.connection)
 
         def _answer(self) -> None:
             headers = {name.lower(): value for name, value in self.headers.items()}
@@ -118,11 +129,13 @@ def scripted(*replies: Reply | Script) -> Iterator[Scripted]:
 
         def handle_error(self, request: Any, client_address: Any) -> None:
             """A client that leaves early is part of the script."""
-            if not isinstance(sys.exception(), ConnectionError):
+            if not isinstance(sys.exception(), ConnectionError | ssl.SSLError):
                 super().handle_error(request, client_address)
 
     http = Server(("127.0.0.1", 0), Handler)
-    server.url = f"http://127.0.0.1:{http.server_address[1]}"
+    if tls is not None:
+        http.socket = tls.wrap_socket(http.socket, server_side=True)
+    server.url = f"{'http' if tls is None else 'https'}://127.0.0.1:{http.server_address[1]}"
     thread = threading.Thread(target=http.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
     thread.start()
     try:

@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import os
 import socket
 import threading
 import time
@@ -17,6 +18,7 @@ from nemo_jobs.client import (
     BadAnswer,
     Conflict,
     ConnectionFailed,
+    HttpError,
     JobFailed,
     JobsClient,
     NotFound,
@@ -96,6 +98,75 @@ def test_a_kept_connection_that_was_closed_meanwhile_costs_no_pause(connect: Con
         client.get_job("a")
         client.get_job("b")
         assert (len(server.seen), client.pauses, client.warnings) == (3, [0], [])
+
+
+def test_many_kept_connections_that_a_restart_closed_cost_one_try(kind: str) -> None:
+    """After a restart none of them works; a call must not try them one by one until it gives up."""
+    together = threading.Barrier(6)
+
+    def script(seen: Seen) -> Reply:
+        if seen.target.endswith("/first"):
+            together.wait(10)
+        return Reply(body=job())
+
+    with scripted(script) as server:
+        if kind == "sync":
+            client = JobsClient(server.url, retry=Retry(repeats=1))
+            threads = [threading.Thread(target=client.get_job, args=("first",)) for _ in range(6)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join(10)
+            assert server.connections == 6
+            server.hang_up()
+            assert client.get_job("x")["name"] == "moth-sorter"
+            client.close()
+        else:
+
+            async def work() -> None:
+                async with AsyncJobsClient(server.url, retry=Retry(repeats=1)) as client:
+                    await asyncio.gather(*(client.get_job("first") for _ in range(6)))
+                    server.hang_up()
+                    assert (await client.get_job("x"))["name"] == "moth-sorter"
+
+            asyncio.run(work())
+
+
+def test_what_nobody_asked_for_is_not_taken_for_an_answer(connect: Connect) -> None:
+    """Some servers say 408 on an idle connection before they close it."""
+    first = OK + b'content-length: 15\r\n\r\n{"name": "one"}'
+    late = b'HTTP/1.1 408 Request Timeout\r\ncontent-length: 17\r\n\r\n{"name": "late"}'
+    second = OK + b'content-length: 15\r\n\r\n{"name": "two"}'
+    with raw(first + late, second) as url:
+        client = connect(url)
+        assert client.get_job("a")["name"] == "one"
+        assert client.get_job("b")["name"] == "two"
+
+
+def test_a_redirect_is_told_and_not_followed(connect: Connect) -> None:
+    """A token must not travel to where an answer points."""
+    reply = Reply(307, b"", {"location": "https://elsewhere.example/x"})
+    with scripted(reply) as server:
+        with pytest.raises(HttpError, match="redirects to https://elsewhere") as caught:
+            connect(server.url, token="t").get_job("x")
+        assert caught.value.status == 307
+        assert len(server.seen) == 1
+    with scripted(reply) as server, pytest.raises(HttpError, match="redirects"):
+        connect(server.url).download_file("a", fileset="f")
+
+
+def test_a_forked_process_has_connections_of_its_own() -> None:
+    with scripted(Reply(body=job())) as server, JobsClient(server.url) as client:
+        client.get_job("x")
+        pid = os.fork()
+        if pid == 0:
+            try:
+                client.get_job("child")
+            finally:
+                os._exit(0)
+        os.waitpid(pid, 0)
+        client.get_job("x")
+        assert server.connections == 2
 
 
 def test_one_connection_serves_calls_one_after_the_other(connect: Connect) -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
-from typing import TYPE_CHECKING
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, SupportsIndex
 
 from nemo_jobs.client.connection import (
     LAST_CHUNK,
     MAX_BODY,
     MAX_LINE,
+    MAX_LINE_OF_BODY,
     Address,
     add_header,
     chunk,
@@ -64,6 +65,8 @@ class AsyncResponse:
             *whole, rest = (rest + part).split(b"\n")
             for line in whole:
                 yield line.removesuffix(b"\r").decode("utf-8", "replace")
+            if len(rest) > MAX_LINE_OF_BODY:
+                raise BadAnswer(f"a line of the answer is longer than {MAX_LINE_OF_BODY} bytes")
 
     async def pieces(self) -> AsyncIterator[bytes]:
         """The body in the pieces in which it arrives."""
@@ -193,6 +196,15 @@ class AsyncConnection:
         broken = self._reader.broken
         return ConnectionFailed(f"{text}: {broken}" if broken else text)
 
+    def rest(self) -> None:
+        """No request is under way now."""
+        self._reader.spoken = False
+
+    def stale(self) -> bool:
+        """Whether a resting connection can't take a request: the server has closed it, or has said
+        something that nobody asked for."""
+        return self._reader.spoken or self._reader.at_eof() or self._writer.is_closing()
+
     def close(self) -> None:
         """Close at once; nothing more is sent."""
         self._writer.transport.abort()
@@ -232,6 +244,13 @@ class Reader(asyncio.StreamReader):
     """Hands out what had arrived before a connection broke: it may be the server's answer."""
 
     broken: BaseException | None = None
+    #: Something came since this was last cleared.
+    spoken = False
+
+    def feed_data(self, data: Iterable[SupportsIndex]) -> None:
+        """Bytes arrived."""
+        self.spoken = True
+        super().feed_data(data)
 
     def set_exception(self, exc: BaseException) -> None:
         """The connection broke."""

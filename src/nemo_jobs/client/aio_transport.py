@@ -98,7 +98,7 @@ class AsyncTransport:
             extra = {"accept": "text/event-stream", **(headers or {})}
             response = await connection.request("GET", target, common_headers(self._token, extra), None)
             self._say(f"GET {target} -> {response.status}, streaming")
-            if response.status >= 400:
+            if response.status >= 300:
                 tries = Tries(self.retry, "GET", target)
                 tries.count = 1
                 raise tries.error(response.status, response.headers, await response.read())
@@ -114,8 +114,7 @@ class AsyncTransport:
 
     async def aclose(self) -> None:
         """Let go of the kept connections; the next call opens another."""
-        while self._kept:
-            self._kept.pop().close()
+        self._drop()
         await asyncio.sleep(0)
 
     async def _answer(
@@ -133,7 +132,7 @@ class AsyncTransport:
         *,
         whole: bool,
     ) -> tuple[AsyncResponse, bytes]:
-        """An answer below 400, with its body if it is wanted `whole`. Raises `ClientError`."""
+        """An answer below 300, with its body if it is wanted `whole`. Raises `ClientError`."""
         self._enter_loop()
         tries = Tries(self.retry, method, target)
         again = body.again if isinstance(body, AsyncSource) else True
@@ -145,16 +144,22 @@ class AsyncTransport:
                     connection = await self._connection()
                     kept = connection.used
                     response = await self._once(connection, method, target, headers, body)
-                    if not whole and response.status < 400:
+                    if not whole and response.status < 300:
                         return response, b""
                     answer = await self._whole(response)
-                    if response.status < 400:
+                    if response.status < 300:
                         return response, answer
             except ConnectionFailed as error:
+                if kept:
+                    self._drop()  # the others won't be better
                 rest = tries.lost(error, kept=kept, again=again)
             else:
                 rest = tries.refused(response.status, response.headers, answer, again=again)
             await self.sleep(rest)
+
+    def _drop(self) -> None:
+        while self._kept:
+            self._kept.pop().close()
 
     def _enter_loop(self) -> None:
         """Forget what belonged to a loop that has ended: `asyncio.run` may be called twice."""
@@ -165,8 +170,11 @@ class AsyncTransport:
             self._turns = asyncio.Semaphore(MOST_AT_ONCE)
 
     async def _connection(self) -> AsyncConnection:
-        if self._kept:
-            return self._kept.pop()
+        while self._kept:
+            connection = self._kept.pop()
+            if not connection.stale():
+                return connection
+            connection.close()
         return await AsyncConnection.open(self.address, timeout=self.timeout, ca_file=self._ca_file)
 
     async def _once(
@@ -215,6 +223,7 @@ class AsyncTransport:
             and response.headers.get("connection", "").lower() != "close"
             and len(self._kept) < MOST_KEPT
         ):
+            connection.rest()
             self._kept.append(connection)
         else:
             connection.close()

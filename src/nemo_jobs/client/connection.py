@@ -14,6 +14,8 @@ from nemo_jobs.client.errors import BadAddress, BadAnswer, ConnectionFailed, Tim
 
 MAX_BODY = 1 << 30
 MAX_LINE = 1 << 16
+#: A line of an event stream: a log line has at most 1 MiB, and JSON may make six of each byte.
+MAX_LINE_OF_BODY = 1 << 24
 _MAX_HEADERS = 200
 _URL = re.compile(r"(https?)://(\[[0-9a-fA-F:.]+\]|[^/:@\[\]?#\s]+)(?::([0-9]{1,5}))?(/[^?#\s]*)?/?")
 _SAFE = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~")
@@ -133,6 +135,8 @@ class Response:
             *whole, rest = (rest + part).split(b"\n")
             for line in whole:
                 yield line.removesuffix(b"\r").decode("utf-8", "replace")
+            if len(rest) > MAX_LINE_OF_BODY:
+                raise BadAnswer(f"a line of the answer is longer than {MAX_LINE_OF_BODY} bytes")
 
     def pieces(self) -> Iterator[bytes]:
         """The body in the pieces in which it arrives."""
@@ -217,10 +221,16 @@ class Connection:
         if framed:
             self._socket.sendall(LAST_CHUNK)
 
+    def stale(self) -> bool:
+        """Whether a connection without a request can't take one: the server has closed it, or has
+        said something that nobody asked for."""
+        return self._readable()
+
     def _answered(self) -> bool:
         """Whether the server has answered before it has all of the request. TLS can't tell."""
-        if self.address.scheme == "https":
-            return False
+        return self.address.scheme != "https" and self._readable()
+
+    def _readable(self) -> bool:
         import select
 
         watch = select.poll()

@@ -47,7 +47,7 @@ class Tries:
         return self._wait(str(error), {})
 
     def refused(self, status: int, headers: Mapping[str, str], body: bytes, *, again: bool = True) -> float:
-        """An answer of 400 or above."""
+        """An answer that is no success."""
         refusal = self.error(status, headers, body)
         if self.count > self._retry.repeats or not again or not may_repeat(status, headers):
             raise refusal
@@ -55,6 +55,9 @@ class Tries:
 
     def error(self, status: int, headers: Mapping[str, str], body: bytes) -> HttpError:
         """The answer as an error."""
+        if status < 400:
+            place = headers.get("location", "elsewhere")[:300]
+            body = json.dumps({"detail": f"the service redirects to {place}; use that address"}).encode()
         found = error_for(status, body, method=self._method, target=self._target, tries=self.count)
         found.retry_after = asked_pause(headers)
         return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -49,6 +50,7 @@ class Transport:
         self._trace = trace
         self._heads = heads
         self._kept: list[Connection] = []
+        self._process = os.getpid()
 
     def call(
         self,
@@ -95,7 +97,7 @@ class Transport:
             extra = {"accept": "text/event-stream", **(headers or {})}
             response = connection.request("GET", target, common_headers(self._token, extra), None)
             self._say(f"GET {target} -> {response.status}, streaming")
-            if response.status >= 400:
+            if response.status >= 300:
                 tries = Tries(self.retry, "GET", target)
                 tries.count = 1
                 raise tries.error(response.status, response.headers, response.read())
@@ -111,7 +113,10 @@ class Transport:
     def close(self) -> None:
         """Let go of the kept connections; the next call opens another."""
         while self._kept:
-            self._kept.pop().close()
+            try:
+                self._kept.pop().close()
+            except IndexError:  # another thread was faster
+                return
 
     def _answer(
         self, method: str, target: str, headers: Mapping[str, str], body: bytes | Source | None
@@ -128,7 +133,7 @@ class Transport:
         *,
         whole: bool,
     ) -> tuple[Response, bytes]:
-        """An answer below 400, with its body if it is wanted `whole`. Raises `ClientError`."""
+        """An answer below 300, with its body if it is wanted `whole`. Raises `ClientError`."""
         tries = Tries(self.retry, method, target)
         again = body.again if isinstance(body, Source) else True
         while True:
@@ -138,22 +143,32 @@ class Transport:
                 connection = self._connection()
                 kept = connection.used
                 response = self._once(connection, method, target, headers, body)
-                if not whole and response.status < 400:
+                if not whole and response.status < 300:
                     return response, b""
                 answer = self._whole(response)
-                if response.status < 400:
+                if response.status < 300:
                     return response, answer
             except ConnectionFailed as error:
+                if kept:
+                    self.close()  # the others won't be better
                 rest = tries.lost(error, kept=kept, again=again)
             else:
                 rest = tries.refused(response.status, response.headers, answer, again=again)
             self.retry.sleep(rest)
 
     def _connection(self) -> Connection:
-        try:
-            return self._kept.pop()
-        except IndexError:
-            return Connection(self.address, timeout=self.timeout, ca_file=self._ca_file)
+        if self._process != os.getpid():  # after a fork the parent's connections are the parent's
+            self.close()
+            self._process = os.getpid()
+        while self._kept:
+            try:
+                connection = self._kept.pop()
+            except IndexError:  # another thread was faster
+                break
+            if not connection.stale():
+                return connection
+            connection.close()
+        return Connection(self.address, timeout=self.timeout, ca_file=self._ca_file)
 
     def _once(
         self,
