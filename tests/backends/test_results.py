@@ -202,6 +202,13 @@ def test_names_that_are_no_text_are_replaced_and_told_apart(folder: Path) -> Non
     }  # fmt: skip
 
 
+def test_things_whose_names_are_no_text_are_told_apart(folder: Path) -> None:
+    for name in (b"a\xff", b"a\xfe"):
+        with open(os.path.join(os.fsencode(folder), name), "wb") as file:
+            file.write(name)
+    assert contents(folder) == {"a\ufffd": b"a\xfe", "a\ufffd~2": b"a\xff"}
+
+
 def test_c084_what_changed_or_vanished_is_never_half_read(folder: Path) -> None:
     path = folder / "log"
     path.write_text("first")

@@ -94,14 +94,15 @@ class _Look:
     def all(self) -> Left:
         items = []
         names, count = _names(self._top, MOST_ITEMS)
+        used: set[str] = set()
         for name in names:
-            if (item := self._item(name)) is not None:
+            if (item := self._item(name, _unused(shown(name), used))) is not None:
                 items.append(item)
         if count > MOST_ITEMS:
             self._note(f"{count - MOST_ITEMS} more than {MOST_ITEMS} files and folders were left out")
         return Left(tuple(items), tuple(self._notes))
 
-    def _item(self, name: str) -> LeftItem | None:
+    def _item(self, name: str, called: str) -> LeftItem | None:
         self._taken, self._way = [], [()]
         try:
             folder = self._visit(self._top, (), name, "", name)
@@ -109,15 +110,15 @@ class _Look:
             if size > self._room:
                 raise _LeftOut(f"has {size} bytes, and only {self._room} more may be stored")
         except _LeftOut as reason:
-            self._note(f"{shown(name)} was left out: it {reason}")
+            self._note(f"{called} was left out: it {reason}")
             return None
         if not self._taken:
             if folder:
-                self._note(f"{shown(name)} was left out: there is no file in it that could be stored")
+                self._note(f"{called} was left out: there is no file in it that could be stored")
             return None
         self._room -= size
         self._files += len(self._taken)
-        return LeftItem(shown(name), folder, tuple(self._taken))
+        return LeftItem(called, folder, tuple(self._taken))
 
     def _visit(self, parent: int, above: Place, name: str, path: str, told: str) -> bool:
         """Take what is called `name` in the folder `parent` into the item, as `path`; whether it is
