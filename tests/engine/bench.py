@@ -16,6 +16,7 @@ from nemo_jobs.files.objects import ObjectStore
 from nemo_jobs.store import jobs, workspaces
 from nemo_jobs.store.db import Database
 from nemo_jobs.testing import FakeBackend, FakeWorld
+from nemo_jobs.vault.secrets import Secrets
 
 WORKSPACE = "default"
 
@@ -30,6 +31,7 @@ class Place:
     profiles: ProfileSet
     log_limit: int = 1 << 30
     objects: ObjectStore | None = None
+    secrets: Secrets | None = None
 
 
 class Bench:
@@ -53,6 +55,7 @@ class Bench:
             platform=PlatformInfo({"base": "http://127.0.0.1:1"}),
             log_limit=self.place.log_limit,
             objects=self.place.objects,
+            secrets=self.place.secrets,
         )
         backend = FakeBackend(self.place.clock, self.place.world)
         self.engine = Engine(self.db, self.place.profiles, {"subprocess": backend}, self.place.clock, options)

@@ -197,7 +197,8 @@ async def test_values_in_the_list_secrets_of_a_spec_are_in_no_answer(service):
 async def test_the_key_is_changed_over_http(service):
     assert (await service.client.post(ROTATE)).status_code == 409
     await put(service)
-    for given in ({}, {"json": {}}, {"json": {"hand_over": False}}):
+    requests: tuple[dict, ...] = ({}, {"json": {}}, {"json": {"hand_over": False}})
+    for given in requests:
         answer = await service.client.post(ROTATE, **given)
         assert answer.status_code == 200, answer.text
         assert answer.json()["finished"]
