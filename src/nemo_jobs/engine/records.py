@@ -15,6 +15,8 @@ from nemo_jobs.store.storage import Inheritance, inheritance
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
+#: Starts whose tokens are known here, should they be tried again.
+_REMEMBERED = 1024
 
 
 class LeasedRecords:
@@ -24,6 +26,7 @@ class LeasedRecords:
     def __init__(self, db: Database, clock: Clock, token: str, task_tokens: bool = False) -> None:
         self._db, self._clock, self._token = db, clock, token
         self._task_tokens = task_tokens
+        self._given: dict[tuple[str, int], str] = {}
 
     async def reload(self, step_id: str) -> StepRecord | None:
         return await self._patiently(steps.reload, self._token, step_id)
@@ -45,16 +48,23 @@ class LeasedRecords:
         return await self._patiently(inheritance, step)
 
     async def task_token(self, step: StepRecord) -> str:
-        """A new token for the task of a step that is about to start; empty while none is asked for.
+        """The token for the task of a step that is about to start; empty while none is asked for.
 
-        A start that is tried again gets another one: what may run already keeps its own."""
+        A start that is tried again here gets the same one, and elsewhere another: what may run
+        already keeps its own."""
         if not self._task_tokens:
             return ""
         from nemo_jobs.store import tokens
 
+        run = (step.id, step.generation)
+        if run in self._given:
+            return self._given[run]
         made = tokens.new_token(tokens.TASK_PREFIX)
         principal, now = f"task:{step.job}", self._clock.now()
         await self._patiently(tokens.add_for_attempt, tokens.hash_of(made), step.attempt_id, principal, now)
+        if len(self._given) >= _REMEMBERED:
+            self._given.pop(next(iter(self._given)))
+        self._given[run] = made
         return made
 
     async def announce(self, keys: Sequence[str]) -> None:

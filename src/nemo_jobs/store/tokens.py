@@ -103,7 +103,10 @@ _SPEC = Statement(
     .select_from(attempt.join(job, job.c.id == attempt.c.job_id))
     .where(attempt.c.id == sa.bindparam("the_attempt"))
 )
-_HAS_WORKSPACE = Statement(sa.select(workspace.c.name).where(workspace.c.name == sa.bindparam("the_name")))
+#: Held, so that it can't be deleted and made anew under another's hands meanwhile.
+_HAS_WORKSPACE = Statement(
+    sa.select(workspace.c.name).where(workspace.c.name == sa.bindparam("the_name")).with_for_update(read=True)
+)
 
 
 def new_token(prefix: str = PREFIX) -> str:
