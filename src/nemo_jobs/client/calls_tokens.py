@@ -3,33 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TypedDict
+from typing import TYPE_CHECKING
 
 from nemo_jobs.client.ask import Ask, Call, Steps, Walk
 from nemo_jobs.client.calls import Calls, given
 from nemo_jobs.client.connection import quote
 from nemo_jobs.client.paging import by_number
 
+if TYPE_CHECKING:
+    from nemo_jobs.client.types import NewToken, Token, TokenPage
+
 _TOKENS = "/apis/auth/v2/tokens"
-
-
-class Token(TypedDict):
-    """A token as it is listed; `grants` maps workspaces (or `*`) to scopes."""
-
-    id: str
-    principal: str
-    description: str | None
-    grants: dict[str, list[str]]
-    created_at: str
-    created_by: str | None
-    expires_at: str | None
-    revoked_at: str | None
-
-
-class NewToken(Token):
-    """A token that was just made: only now is it shown itself."""
-
-    token: str
 
 
 class TokenCalls(Calls):
@@ -71,9 +55,3 @@ class TokenCalls(Calls):
     def revoke_token(self, token_id: str) -> Ask[Token]:
         """Revoke a token; within seconds nobody is let in by it."""
         return Ask("DELETE", f"{_TOKENS}/{quote(token_id)}")
-
-
-class TokenPage(TypedDict):
-    data: list[Token]
-    sort: str
-    pagination: dict[str, int]

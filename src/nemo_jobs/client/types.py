@@ -339,3 +339,26 @@ class File(TypedDict):
 
 class FileList(TypedDict):
     data: list[File]
+
+
+class Token(TypedDict):
+    """A token as it is listed; `grants` maps workspaces (or `*`) to scopes."""
+
+    id: str
+    principal: str
+    description: str | None
+    grants: dict[str, list[str]]
+    created_at: str
+    created_by: str | None
+    expires_at: str | None
+    revoked_at: str | None
+
+
+class NewToken(Token):
+    """A token that was just made: only now is it shown itself."""
+
+    token: str
+
+
+class TokenPage(_Page):
+    data: list[Token]
