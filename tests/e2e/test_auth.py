@@ -79,6 +79,7 @@ while os.path.exists(sys.argv[1]):
 """
 
 
+@pytest.mark.time_limit(180)
 def test_from_the_first_token_to_a_task_with_its_own(guarded: Guarded, tmp_path: Path) -> None:
     data = ("--data-dir", str(guarded.data_dir))
     root = guarded.nemo("auth", "tokens", "create", "root", *data)
