@@ -170,7 +170,7 @@ def _place(
         return None
     if data_dir is not None and database_url is not None:
         raise click.UsageError("--data-dir and --database-url name two databases; give one")
-    if session.flags.output_format == "code":
+    if session.prints_code:
         raise click.UsageError("-f code shows calls of the API, which --data-dir and its like don't make")
     from nemo_jobs.local_tokens import Place
 

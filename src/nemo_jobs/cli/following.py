@@ -32,7 +32,7 @@ class Follow:
 
 def follow_to_end(session: Session, plan: Follow) -> int:
     """Print lines as they are written until nothing more can come."""
-    if session.flags.output_format == "code":
+    if session.prints_code:
         session.ask("stream_job_logs", plan.name, tail=plan.tail)
     place = session.name_hint(plan.name)
     session.hint = f"the job goes on; come back with: nemo jobs tail -f {place}"

@@ -47,7 +47,7 @@ def update(
         job = session.ask("update_job_control", name, pause_ttl_seconds=pause_ttl_seconds)
     if fields:
         # `ask` leaves out what is null, which here has a meaning.
-        clears = fields.get("description", "") is None and session.flags.output_format != "code"
+        clears = fields.get("description", "") is None and not session.prints_code
         job = (
             session.client().update_job(name, **fields)
             if clears

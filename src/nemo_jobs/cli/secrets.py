@@ -171,7 +171,7 @@ def _show(session: Session, answer: Any) -> None:
 
 
 def _value(session: Session, file: str | None, keep_newline: bool) -> str:
-    if session.flags.output_format == "code":
+    if session.prints_code:
         return _PLACE
     if file is None and sys.stdin is not None and sys.stdin.isatty():
         asked: str = click.prompt("Value", hide_input=True, confirmation_prompt=True, err=True)

@@ -80,6 +80,11 @@ class Session:
                 raise CommandError(str(error), 2) from error
         return self._settings
 
+    @property
+    def prints_code(self) -> bool:
+        """Whether calls are shown as Python instead of being made."""
+        return (self.flags.output_format or self.settings.output_format) == "code"
+
     def client(self, retry: Retry | None = None) -> JobsClient:
         """The client for this run; with `retry` a new one with its own connection."""
         from nemo_jobs.client import BadAddress, JobsClient, Retry, Transport
@@ -107,7 +112,7 @@ class Session:
     def ask(self, method: str, *args: Any, **fields: Any) -> Any:
         """Call a method of the client, or print the Python for it with `-f code`."""
         fields = {name: value for name, value in fields.items() if value is not None}
-        if self.flags.output_format == "code":
+        if self.prints_code:
             self.data(self._code(method, args, fields))
             raise Done
         call: Callable[..., Any] = getattr(self.client(), method)

@@ -96,7 +96,7 @@ class LogWalk:
 
 def watch_to_end(session: Session, plan: Watch, *, lines_to_stdout: bool) -> int:
     """Watch with progress on stderr; the exit code says how the job ended."""
-    if session.flags.output_format == "code":
+    if session.prints_code:
         session.ask("get_job_status", plan.name)
     place = session.name_hint(plan.name)
     session.hint = f"the job goes on; come back with: nemo jobs watch {place}"
