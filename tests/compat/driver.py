@@ -30,7 +30,7 @@ def child(request: dict[str, Any], files: list[Any]) -> None:
         if "code" in request:
             exec(compile(request["code"], "script", "exec"), {"__name__": "__main__"})
         else:
-            from nemo_platform.cli.app import cli
+            from nemo_platform.cli.app import cli  # type: ignore[import-not-found]
 
             sys.argv = ["nemo", *request["argv"]]
             cli()
@@ -65,7 +65,7 @@ def warm_up() -> None:
 
 def main() -> None:
     sys.addaudithook(refuse_the_network)
-    import nemo_platform
+    import nemo_platform  # type: ignore[import-not-found]
     import nemo_platform.cli.app
 
     answers = os.fdopen(os.dup(1), "w")

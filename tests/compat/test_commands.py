@@ -15,7 +15,7 @@ from tests.e2e.service import JOBS, Client, until
 
 pytestmark = pytest.mark.time_limit(240)
 
-SPEC = {
+SPEC: dict[str, Any] = {
     "steps": [
         {
             "name": "first",
@@ -59,7 +59,7 @@ def test_create_and_get_bring_the_spec_back(nemo: ReleasedClient, moth: str) -> 
     first, second = found["platform_spec"]["steps"]
     assert first["environment"] == [{"name": "REGION", "value": "north", "from_secret": None}]
     assert first["config"] == {"limit": 40} and second["config"] == {}
-    assert first["executor"] == {"profile": "default", **SPEC["steps"][0]["executor"]}  # type: ignore[dict-item]
+    assert first["executor"] == {"profile": "default", **SPEC["steps"][0]["executor"]}
     assert second["environment"] is None
     assert second["lifecycle"] == {"staleness_timeout_seconds": 0}
     assert found["spec"] == {"input": {"kind": "csv"}}
