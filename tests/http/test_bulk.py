@@ -8,6 +8,7 @@ import pytest
 from nemo_jobs.domain.model import Unavailable
 from nemo_jobs.http import bulk
 from nemo_jobs.store import jobs
+from nemo_jobs.store.db import off_loop
 from tests.http.kit import JOBS
 
 ALL = {"name": {"$like": ""}}
@@ -149,7 +150,7 @@ async def test_more_than_a_call_takes_goes_on_at_next(service, monkeypatch):
         service.clock.advance(0.001)
     cursor, seen, left = None, [], []
     while True:
-        more = {} if cursor is None else {"cursor": cursor}
+        more: dict = {} if cursor is None else {"cursor": cursor}
         count = (await ask(service, "cancel", filter=ALL, dry_run=True, **more)).json()["count"]
         told = (await ask(service, "cancel", filter=ALL, expected_count=count, **more)).json()
         seen += [job["name"] for job in told["data"]]
@@ -216,7 +217,7 @@ async def test_a_job_that_is_deleted_meanwhile_is_gone(service, monkeypatch):
         delete(tx, workspace, name, now)
         delete(tx, workspace, name, now)
 
-    twice.off_loop = True
+    off_loop(twice)
     monkeypatch.setattr(jobs, "delete_job", twice)
     told = (await ask(service, "delete", filter=ALL, expected_count=2)).json()
     assert [job["outcome"] for job in told["data"]] == ["gone", "gone"]

@@ -152,7 +152,7 @@ async def test_a_dry_run_translates_and_names_the_profile_of_each_step(tmp_path)
 
 async def test_a_dry_run_makes_every_check_of_a_create(service):
     await service.create()
-    wrong = [
+    wrong: list[tuple[dict, int]] = [
         ({"name": "X"}, 422),
         ({}, 409),
         ({"name": "mole", "project": "none"}, 422),
@@ -282,7 +282,7 @@ async def test_projects_over_http(service):
     gone = await service.client.delete(f"{PROJECTS}/apollo")
     assert (gone.status_code, gone.json()["id"]) == (200, project["id"])
     for method in ("get", "delete", "patch", "put"):
-        more = {"json": {}} if method in ("patch", "put") else {}
+        more: dict = {"json": {}} if method in ("patch", "put") else {}
         answer = await getattr(service.client, method)(f"{PROJECTS}/apollo", **more)
         assert answer.status_code == 404
         assert answer.json() == {"detail": "no project 'apollo' in workspace 'default'"}

@@ -16,6 +16,7 @@ class Losing:
 
     def __init__(self, upstream, lose):
         self.upstream, self.lose, self.lost = upstream, lose, 0
+        self.url = ""
         self.keys = []
 
     async def serve(self, reader, writer):

@@ -61,7 +61,7 @@ async def test_c095_a_full_disk_refuses_writes_and_loses_nothing(
     assert refused and all("disk" in text for _, text in refused)
     assert store.db.problem is not None and "disk" in store.db.problem
     # Reading goes on, and shows what was accepted alone.
-    found, total = await store.read(jobs.list_jobs, jobs.JobQuery("default", page_size=1000))
+    found, total, _ = await store.read(jobs.list_jobs, jobs.JobQuery("default", page_size=1000))
     assert {job.name for job in found} == accepted and total == len(accepted)
     assert (await store.step("first")).log_cursor == last
     # Space is back: it is found out without anybody asking.
@@ -72,7 +72,7 @@ async def test_c095_a_full_disk_refuses_writes_and_loses_nothing(
     await store.create("afterwards")
     await store.db.aclose()
     again = Database.open(f"sqlite:///{small_disk / 'jobs.db'}")
-    found, _ = await again.read(jobs.list_jobs, jobs.JobQuery("default", page_size=1000))
+    found, _, _ = await again.read(jobs.list_jobs, jobs.JobQuery("default", page_size=1000))
     await again.aclose()
     assert {job.name for job in found} == accepted | {"afterwards"}
 

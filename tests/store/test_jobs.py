@@ -248,7 +248,7 @@ async def test_prune_takes_only_old_ended_jobs(store: Store) -> None:
     assert [job.id for job in would] == [job.id for job in old]
     assert [job.id for job in await store.write(jobs.prune, border, 2, False)] == [old[0].id, old[1].id]
     assert [job.id for job in await store.write(jobs.prune, border, 10, False)] == [old[2].id]
-    found, total = await store.read(jobs.list_jobs, jobs.JobQuery("default"))
+    found, total, _ = await store.read(jobs.list_jobs, jobs.JobQuery("default"))
     assert total == 2 and found[0].id == young.id
 
 
@@ -262,7 +262,7 @@ async def test_workspaces(store: Store) -> None:
     found, total = await store.read(workspaces.list_workspaces, "-name", 1, 2)
     assert total == 3 and [w.name for w in found] == ["system", "lab"]
     job = await store.create("j", workspace="lab")
-    with pytest.raises(Conflict, match="still has jobs"):
+    with pytest.raises(Conflict, match="still has 1 job; delete"):
         await store.write(workspaces.delete_workspace, "lab")
     await store.write(jobs.request, "lab", job.name, Trigger.CANCEL, store.now(), "me")
     await store.write(jobs.delete_job, "lab", "j", store.now())

@@ -81,11 +81,11 @@ async def test_labels_mean_the_same_on_both_databases_and_on_every_way(
     for text, expected in FILTERS:
         where = parse_filter([("filter", text)])
         for sort in ("created_at", "-updated_at", "source"):
-            found, total = await zoo.read(jobs.list_jobs, JobQuery("default", where, sort, page_size=100))
+            found, total, _ = await zoo.read(jobs.list_jobs, JobQuery("default", where, sort, page_size=100))
             names = {job.name for job in found}
             if names != expected or total != len(expected):
                 wrong.append((text, sort, names, total))
-        found, total = await zoo.read(jobs.list_jobs, JobQuery(None, where, page_size=100))
+        found, total, _ = await zoo.read(jobs.list_jobs, JobQuery(None, where, page_size=100))
         names = {job.name for job in found} - {"stranger"}
         if names != expected or total != len(found):
             wrong.append((text, "anywhere", names, total))
@@ -109,7 +109,7 @@ async def test_pages_of_a_label_are_its_sorted_list(store: Store) -> None:
     for sort in ("created_at", "-created_at", "updated_at", "-updated_at", "source", "-source"):
         walked = []
         for page in (1, 2, 3, 4):
-            found, total = await store.read(jobs.list_jobs, JobQuery("default", where, sort, page, 4))
+            found, total, _ = await store.read(jobs.list_jobs, JobQuery("default", where, sort, page, 4))
             assert total == 11
             walked += found
         key = sort.removeprefix("-")
@@ -178,6 +178,8 @@ async def many(store: Store) -> Store:
 
 
 DAY = 24 * 60
+#: The rows of a page, whose ids are known by then.
+BY_ID = ("sqlite_autoindex_job_1", "job_pkey")
 #: Filter, how many match, and the indexes of which one must be used by every statement on jobs.
 PLANS = [
     ('status:"error"', 1000, ("job_by_state", "job_created")),
@@ -202,7 +204,7 @@ async def test_state_label_and_date_are_found_through_indexes(many: Store) -> No
         of_jobs = [plan for plan in plans if "job " in plan or "job_label" in plan]
         assert len(of_jobs) >= 1, text
         for plan in of_jobs:
-            assert any(index in plan for index in indexes), (text, plan)
+            assert any(index in plan for index in (*indexes, *BY_ID)), (text, plan)
             assert "Seq Scan on job" not in plan and "SCAN job\n" not in f"{plan}\n", (text, plan)
 
 
@@ -295,5 +297,5 @@ async def test_labels_of_older_jobs_are_found_after_the_migration(empty_url: str
     engine.dispose()
     store = await open_store(empty_url)
     where = parse_filter([("filter", '{"labels":{"$hasKey":"team"}}')])
-    found, total = await store.read(jobs.list_jobs, JobQuery("default", where))
+    found, total, _ = await store.read(jobs.list_jobs, JobQuery("default", where))
     assert ([job.name for job in found], total) == (["moth"], 1)

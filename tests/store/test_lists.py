@@ -133,7 +133,7 @@ async def test_filters_mean_the_same_on_both_databases(zoo: Store) -> None:
     for text, expected in FILTERS:
         where = parse_filter([("filter", text)])
         for workspace in ("default", None):
-            found, total = await zoo.read(jobs.list_jobs, JobQuery(workspace, where, page_size=100))
+            found, total, _ = await zoo.read(jobs.list_jobs, JobQuery(workspace, where, page_size=100))
             names = {job.name for job in found}
             if names != expected or total != len(expected):
                 wrong.append((text, workspace, names, total))
@@ -157,7 +157,7 @@ async def test_totals_are_exact_whatever_narrows_the_list(store: Store) -> None:
     ]
     for workspace, text, expected in cases:
         where = parse_filter([("filter", text)] if text else [])
-        found, total = await store.read(jobs.list_jobs, JobQuery(workspace, where, page_size=100))
+        found, total, _ = await store.read(jobs.list_jobs, JobQuery(workspace, where, page_size=100))
         assert (len(found), total) == (expected, expected), (workspace, text)
 
 
@@ -173,7 +173,7 @@ async def test_pages_together_are_the_sorted_list(store: Store, sort: str) -> No
         for workspace in ("default", None):
             walked = []
             for page in range(1, 8):
-                found, total = await store.read(jobs.list_jobs, JobQuery(workspace, where, sort, page, 5))
+                found, total, _ = await store.read(jobs.list_jobs, JobQuery(workspace, where, sort, page, 5))
                 assert total == 23 and len(found) == (5 if page < 5 else 3 if page == 5 else 0)
                 walked += found
             key = sort.removeprefix("-")

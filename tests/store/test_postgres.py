@@ -75,7 +75,7 @@ async def test_counts_are_exact_with_writers_in_many_services(
             await store.request(f"j-{number}", Trigger.CANCEL)
 
     await asyncio.gather(*(life(stores[n % 3], n) for n in range(60)))
-    _, total = await stores[0].read(jobs.list_jobs, jobs.JobQuery("default"))
+    _, total, _ = await stores[0].read(jobs.list_jobs, jobs.JobQuery("default"))
     assert total == 60
 
 
@@ -172,7 +172,7 @@ async def test_c070_a_crashed_server_loses_nothing_that_was_answered(
     await asyncio.gather(*workers)
     await asyncio.to_thread(fragile.resume)
     await _works_again(store)
-    found, total = await store.read(jobs.list_jobs, jobs.JobQuery("default", page_size=5000))
+    found, total, _ = await store.read(jobs.list_jobs, jobs.JobQuery("default", page_size=5000))
     assert answered <= {job.name for job in found} and total == len(found)
 
 
@@ -243,7 +243,7 @@ async def test_steps_move_on_under_load_from_two_services(
 
     assert sum(await asyncio.gather(*(engine(store) for store in stores))) == 40
     assert await stores[0].read(steps.waiting_counts) == {}
-    found, _ = await stores[0].read(jobs.list_jobs, jobs.JobQuery("default", page_size=100))
+    found, _, _ = await stores[0].read(jobs.list_jobs, jobs.JobQuery("default", page_size=100))
     assert {job.state for job in found} == {"completed"}
 
 

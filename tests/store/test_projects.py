@@ -73,7 +73,7 @@ async def test_a_jobs_project_must_exist_and_stays_as_long_as_the_job(store: Sto
     with pytest.raises(Conflict, match="still has 2 jobs"):
         await store.write(projects.delete_project, "default", "apollo")
     where = parse_filter([("filter", 'project:"apollo"')])
-    found, total = await store.read(jobs.list_jobs, JobQuery("default", where))
+    found, total, _ = await store.read(jobs.list_jobs, JobQuery("default", where))
     assert ({job.name for job in found}, total) == ({"moth", "mole"}, 2)
     for name in ("moth", "mole"):
         await store.request(name, Trigger.CANCEL)

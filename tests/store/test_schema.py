@@ -156,7 +156,7 @@ async def test_a_backup_is_whole_while_the_service_writes(
     for name in ("one.db", "two.db"):
         assert (tmp_path / name).stat().st_mode & 0o777 == 0o600
         copy = Database.open(f"sqlite:///{tmp_path / name}")
-        found, total = await copy.read(jobs.list_jobs, jobs.JobQuery("default", page_size=1000))
+        found, total, _ = await copy.read(jobs.list_jobs, jobs.JobQuery("default", page_size=1000))
         await copy.aclose()
         assert len(found) == total >= 20
     with pytest.raises(Conflict, match="exists already"):

@@ -1,5 +1,6 @@
 """Jobs: create, list, get, delete, cancel, pause, resume, status."""
 
+from collections.abc import AsyncIterator
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field, TypeAdapter
@@ -8,12 +9,23 @@ from nemo_jobs.domain.filters import And, Compare, Node, Op, echo, parse_filter
 from nemo_jobs.domain.spec import JsonObject
 from nemo_jobs.domain.states import Trigger
 from nemo_jobs.http.create import create_job
+from nemo_jobs.http.downloads import stream_out
 from nemo_jobs.http.errors import Refused
 from nemo_jobs.http.identity import caller, readable
 from nemo_jobs.http.parts import Api
 from nemo_jobs.http.request import Request
 from nemo_jobs.http.routes import Operation
-from nemo_jobs.http.wire import Reply, job_reply, job_text, no_content, page_reply, status_text
+from nemo_jobs.http.wire import (
+    JSON_TYPE,
+    PAGE_HEAD,
+    Reply,
+    job_reply,
+    job_text,
+    no_content,
+    page_reply,
+    page_tail,
+    status_text,
+)
 from nemo_jobs.store import jobs as store
 
 JOBS = "/apis/jobs/v2/workspaces/{workspace}/jobs"
@@ -31,7 +43,8 @@ class JobListQuery(BaseModel):
     )
 
 
-async def list_jobs(api: Api, request: Request) -> Reply:
+async def list_jobs(api: Api, request: Request) -> Reply | None:
+    """A page; one that is too large to be held in memory is sent as it is read."""
     query = request.query(JobListQuery)
     check_page_size(query.page_size)
     where: Node | None = parse_filter(request.pairs())
@@ -43,15 +56,26 @@ async def list_jobs(api: Api, request: Request) -> Reply:
         page=query.page,
         page_size=query.page_size,
     )
-    jobs, total = await api.parts.db.read(store.list_jobs, asked)
-    return page_reply(
-        [job_text(job) for job in jobs],
-        page=query.page,
-        page_size=query.page_size,
-        total=total,
-        sort=query.sort,
-        where=None if where is None else echo(where),
-    )
+    found = await api.parts.db.read(store.list_jobs, asked)
+    shown: dict[str, Any] = {
+        **{"page": query.page, "page_size": query.page_size, "total": found.total, "sort": query.sort},
+        "where": None if where is None else echo(where),
+    }
+    if not found.rest:
+        return page_reply([job_text(job) for job in found.jobs], **shown)
+    await stream_out(request, 200, (JSON_TYPE,), _pieces(api, found, shown))
+    return None
+
+
+async def _pieces(api: Api, found: store.JobPage, shown: dict[str, Any]) -> AsyncIterator[bytes]:
+    """A page bit by bit. A job that is deleted meanwhile is missing in it, and not counted."""
+    count, between, jobs, rest = 0, PAGE_HEAD, found.jobs, found.rest
+    while jobs or rest:
+        for job in jobs:
+            yield f"{between}{job_text(job)}".encode()
+            count, between = count + 1, ","
+        jobs, rest = await api.parts.db.read(store.rows_of, rest) if rest else ([], ())
+    yield f"{'' if count else between}{page_tail(count, **shown)}".encode()
 
 
 def _readable_only(request: Request, where: Node | None) -> Node | None:

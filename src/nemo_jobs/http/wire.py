@@ -100,13 +100,22 @@ def page_reply(
     items: Sequence[str], *, page: int, page_size: int, total: int, sort: str, where: Any = None
 ) -> Reply:
     """A page of items that are JSON texts already."""
+    tail = page_tail(len(items), page=page, page_size=page_size, total=total, sort=sort, where=where)
+    return Reply(f"{PAGE_HEAD}{','.join(items)}{tail}".encode())
+
+
+#: What stands before the items of a page.
+PAGE_HEAD = '{"data":['
+
+
+def page_tail(count: int, *, page: int, page_size: int, total: int, sort: str, where: Any = None) -> str:
+    """What stands behind the `count` items of a page."""
     pages = max(1, -(-total // page_size))
     shown = "" if where is None else f',"filter":{dumps(where)}'
-    text = (
-        f'{{"data":[{",".join(items)}],"sort":{quoted(sort)}{shown},"pagination":{{"total_results":{total},'
-        f'"total_pages":{pages},"page_size":{page_size},"page":{page},"current_page_size":{len(items)}}}}}'
+    return (
+        f'],"sort":{quoted(sort)}{shown},"pagination":{{"total_results":{total},'
+        f'"total_pages":{pages},"page_size":{page_size},"page":{page},"current_page_size":{count}}}}}'
     )
-    return Reply(text.encode())
 
 
 def step_json(step: StepRecord) -> Json:

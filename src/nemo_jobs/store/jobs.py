@@ -16,7 +16,8 @@ from nemo_jobs.store import events as event_log
 from nemo_jobs.store import filesets, labels, projects
 from nemo_jobs.store.deletion import delete_job, prune
 from nemo_jobs.store.events import EventRecord, events
-from nemo_jobs.store.listing import JobQuery, StepQuery, list_jobs, list_steps
+from nemo_jobs.store.job_rows import rows_of
+from nemo_jobs.store.listing import JobPage, JobQuery, StepQuery, list_jobs, list_steps
 from nemo_jobs.store.lookup import (
     StatusTree,
     get_job,
@@ -36,6 +37,7 @@ from nemo_jobs.store.tables import attempt, job, workspace
 __all__ = [
     "EventRecord",
     "Expected",
+    "JobPage",
     "JobQuery",
     "Lease",
     "NewJob",
@@ -55,6 +57,7 @@ __all__ = [
     "prune",
     "put_task",
     "request",
+    "rows_of",
     "status_tree",
     "update_step_status",
 ]

@@ -1,7 +1,8 @@
 """Lists of jobs and steps: filter, sort, page, and exact totals."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
@@ -9,6 +10,7 @@ from nemo_jobs.domain.filters import Compare, Node, Op
 from nemo_jobs.domain.model import JobRecord, NotFound, StepRecord
 from nemo_jobs.domain.states import TERMINAL, State
 from nemo_jobs.store.filters import compile_filter
+from nemo_jobs.store.job_rows import rows_of, within
 from nemo_jobs.store.label_search import LabelSearch, search_by_label
 from nemo_jobs.store.records import JOB_COLUMNS, step_record, steps_joined
 from nemo_jobs.store.sql import Statement, Tx
@@ -54,11 +56,23 @@ _SORTS: dict[str, tuple[sa.Column[Any], ...]] = {
 }
 
 
+class JobPage(NamedTuple):
+    """The first jobs of a page, how many match in all, and the ids of the page's other jobs, which
+    were too large to come along: `job_rows.rows_of` fetches them."""
+
+    jobs: list[JobRecord]
+    total: int
+    rest: tuple[str, ...] = ()
+
+
 def _sorted(
-    sort: str, where: tuple[sa.ColumnElement[bool], ...], labelled: LabelSearch | None = None
+    sort: str,
+    where: tuple[sa.ColumnElement[bool], ...],
+    what: Sequence[sa.ColumnElement[Any]] = (job.c.id,),
+    labelled: LabelSearch | None = None,
 ) -> sa.Select[Any]:
     columns: tuple[sa.ColumnElement[Any], ...] = _SORTS[sort.removeprefix("-")]
-    chosen = sa.select(*JOB_COLUMNS).where(*where)
+    chosen = sa.select(*what).where(*where)
     if labelled is not None:
         chosen = chosen.select_from(labelled.source)
         if columns == _SORTS["created_at"]:
@@ -67,20 +81,24 @@ def _sorted(
     return chosen.order_by(*order).limit(_N).offset(_SKIP)
 
 
-#: The lists without a filter, by (in one workspace, sort).
-_PLAIN = {
-    (narrow, sign + name): Statement(_sorted(sign + name, (_IN_WORKSPACE,) if narrow else ()))
-    for narrow in (True, False)
-    for sign in ("", "-")
-    for name in _SORTS
-}
+def _plain(*what: sa.ColumnElement[Any]) -> dict[tuple[bool, str], Statement]:
+    """The lists without a filter, by (in one workspace, sort)."""
+    return {
+        (narrow, sign + name): Statement(_sorted(sign + name, (_IN_WORKSPACE,) if narrow else (), what))
+        for narrow in (True, False)
+        for sign in ("", "-")
+        for name in _SORTS
+    }
+
+
+_PLAIN_ROWS, _PLAIN_IDS = _plain(*JOB_COLUMNS), _plain(job.c.id)
 _TOTAL = sa.select(sa.cast(sa.func.coalesce(sa.func.sum(job_count.c.n), 0), sa.BigInteger))
 _TOTAL_HERE = _TOTAL.where(job_count.c.workspace == sa.bindparam("in_workspace"))
 _TOTALS = {True: Statement(_TOTAL_HERE), False: Statement(_TOTAL)}
 
 
-def list_jobs(tx: Tx, query: JobQuery) -> tuple[list[JobRecord], int]:
-    """The jobs of the page and how many match in all. Raises NotFound for an unknown workspace."""
+def list_jobs(tx: Tx, query: JobQuery) -> JobPage:
+    """A page. Raises NotFound for an unknown workspace."""
     if query.workspace is not None and tx.one(_HAS_WORKSPACE, {"the_name": query.workspace}) is None:
         raise NotFound(f"no workspace {query.workspace!r}")
     narrow = query.workspace is not None
@@ -89,19 +107,27 @@ def list_jobs(tx: Tx, query: JobQuery) -> tuple[list[JobRecord], int]:
     if query.where is not None:
         labelled = search_by_label(tx, query.where, query.workspace)
         where = labelled.where if labelled else (*where, compile_filter(query.where, tx.dialect))
-    params = {"in_workspace": query.workspace}
+    params: dict[str, Any] = {"in_workspace": query.workspace}
     total = _total(tx, query, where, params, labelled.counted if labelled else job)
     skip = (query.page - 1) * query.page_size
     size = min(query.page_size, total - skip)
     if size <= 0:
-        return [], total
+        return JobPage([], total)
     sort, from_end = query.sort, total - skip - size
     if from_end < skip:
         # The last pages are read from the end: nobody waits for the database to skip so many rows.
         sort, skip = (sort[1:] if sort.startswith("-") else f"-{sort}"), from_end
-    statement = _PLAIN[narrow, sort] if query.where is None else _sorted(sort, where, labelled)
-    found = [JobRecord(*row) for row in tx.run(statement, {**params, "n": size, "skip": skip})]
-    return found if sort == query.sort else found[::-1], total
+    params |= {"n": size, "skip": skip}
+    if query.where is None and tx.dialect == "sqlite":
+        rows = (JobRecord(*row) for row in tx.each(_PLAIN_ROWS[narrow, sort], params))
+        found, looked = within(rows)
+        if looked == size:
+            return JobPage(found if sort == query.sort else found[::-1], total)
+    # Ids first: sorting and skipping whole rows would take as much memory as they are large.
+    of_ids = _PLAIN_IDS[narrow, sort] if query.where is None else _sorted(sort, where, labelled=labelled)
+    ids = [row[0] for row in tx.run(of_ids, params)]
+    jobs, rest = rows_of(tx, ids if sort == query.sort else ids[::-1])
+    return JobPage(jobs, total, rest)
 
 
 def _total(

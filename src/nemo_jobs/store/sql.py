@@ -5,7 +5,7 @@ A statement costs about 5 us this way; through Core's own execution it costs 30 
 
 import functools
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any, Literal, Protocol
@@ -148,6 +148,13 @@ class Tx:
         """All rows of a statement that returns rows."""
         self._execute(stmt, params)
         return self._cursor.fetchall()
+
+    def each(self, stmt: Statement, params: Params | None = None) -> Iterator[Row]:
+        """The rows one by one; on SQLite no more are read than are taken. Nothing else may be run
+        meanwhile."""
+        self._execute(stmt, params)
+        while (row := self._cursor.fetchone()) is not None:
+            yield row
 
     def one(self, stmt: Statement | sa.ClauseElement, params: Params | None = None) -> Row | None:
         """The first row, or None."""

@@ -1,0 +1,70 @@
+"""Jobs as whole rows, no more bytes of them at once than memory should hold.
+
+A spec may take megabytes and a page has up to a thousand jobs: what does not fit is left for
+further calls. SQLite gives rows one by one; PostgreSQL sends all that a statement finds, so it is
+asked for their sizes first, which it knows without reading them.
+"""
+
+import functools
+import json
+import operator
+from collections.abc import Iterable, Sequence
+
+import sqlalchemy as sa
+
+from nemo_jobs.domain.model import JobRecord
+from nemo_jobs.store.records import JOB_COLUMNS
+from nemo_jobs.store.sql import Dialect, Statement, Tx, listed
+from nemo_jobs.store.tables import job
+
+#: What the rows of one call take together, in characters; a single row may be larger.
+BATCH = 8 * 1024 * 1024
+
+_LONG = (job.c.spec, job.c.platform_spec, job.c.ownership, job.c.custom_fields, job.c.status_details)
+_BY_ID = Statement(sa.select(*JOB_COLUMNS).where(job.c.id == sa.bindparam("the_id")))
+
+
+def _these(dialect: Dialect) -> sa.ColumnElement[bool]:
+    return job.c.id.in_(listed(dialect, "ids"))
+
+
+_BY_IDS = Statement(lambda dialect: sa.select(*JOB_COLUMNS).where(_these(dialect)))
+_SIZE = functools.reduce(operator.add, (sa.func.coalesce(sa.func.octet_length(part), 0) for part in _LONG))
+_SIZES = Statement(lambda dialect: sa.select(job.c.id, _SIZE).where(_these(dialect)))
+
+
+def rows_of(tx: Tx, ids: Sequence[str]) -> tuple[list[JobRecord], tuple[str, ...]]:
+    """The first of these jobs, in this order, and the ids that are left. One that is gone is left
+    out."""
+    if tx.dialect == "sqlite":
+        each = (tx.one(_BY_ID, {"the_id": job_id}) for job_id in ids)
+        found, looked = within(JobRecord(*row) if row else None for row in each)
+        return found, tuple(ids[looked:])
+    sizes = dict(tx.run(_SIZES, {"ids": json.dumps(ids)}))
+    taken, size = 0, 0
+    while taken < len(ids) and (not size or size + sizes.get(ids[taken], 0) <= BATCH):
+        size += sizes.get(ids[taken], 0)
+        taken += 1
+    records = {row[0]: JobRecord(*row) for row in tx.run(_BY_IDS, {"ids": json.dumps(ids[:taken])})}
+    return [records[job_id] for job_id in ids[:taken] if job_id in records], tuple(ids[taken:])
+
+
+def within(records: Iterable[JobRecord | None]) -> tuple[list[JobRecord], int]:
+    """Records up to the one that makes them too large together, and how many were looked at."""
+    found: list[JobRecord] = []
+    looked = size = 0
+    for record in records:
+        looked += 1
+        if record is None:
+            continue
+        found.append(record)
+        size += _size(record)
+        if size > BATCH:
+            break
+    return found, looked
+
+
+def _size(record: JobRecord) -> int:
+    long = (record.ownership, record.custom_fields)
+    kept = len(record.spec) + len(record.platform_spec) + len(record.status_details)
+    return kept + sum(len(text) for text in long if text)
