@@ -9,6 +9,7 @@ from nemo_jobs.domain.states import Trigger
 from nemo_jobs.files.objects import Stored, new_key
 from nemo_jobs.store import files, filesets, jobs, workspaces
 from nemo_jobs.store.agreement import agreed
+from nemo_jobs.store.sql import prepare_once
 from tests.store.kit import SECOND
 
 OWN = "job-fileset-moth"
@@ -91,6 +92,41 @@ async def test_lists_mix_filesets_of_people_and_of_jobs_in_order(store):
     assert await names(store, page=3, page_size=3) == ([], 4)
     with pytest.raises(NotFound, match="no workspace 'nowhere'"):
         await store.read(filesets.list_filesets, "nowhere")
+
+
+async def test_pages_from_both_ends_meet(store):
+    for number in range(7):
+        await store.create(f"job-{number}")
+        await make(store, f"set-{number}")
+        await put(store, "a", f"job-fileset-job-{number}") if number % 2 else None
+    await store.create("last")
+    for sort in ("created_at", "-created_at", "updated_at", "-updated_at", "name", "-name"):
+        everything, total = await names(store, sort=sort, page_size=100)
+        assert total == len(set(everything)) == 15
+        for size in (1, 2, 4, 7, 14):
+            pages = [await names(store, sort=sort, page=n, page_size=size) for n in range(1, 17)]
+            assert [name for found, _ in pages for name in found] == everything, (sort, size)
+
+
+async def test_a_list_looks_at_few_of_many_jobs(sqlite_url, open_store):
+    store = await open_store(sqlite_url)
+
+    def plan(tx):
+        found = []
+        for by in ("created_at", "updated_at", "name"):
+            query = filesets._sorted("default", by, True, 10, 0)
+            ready = prepare_once(query, "sqlite", {})
+            tx._cursor.execute(f"EXPLAIN QUERY PLAN {ready.sql}", ready.values({}))
+            found.append([row[3] for row in tx._cursor.fetchall()])
+        return found
+
+    for steps, index in zip(
+        await store.read(plan), ("job_created", "job_created", "sqlite_autoindex_job_2"), strict=True
+    ):
+        assert f"SEARCH job USING INDEX {index} (workspace=?)" in steps
+        # The rest of the plan sorts the few rows that came out of the two sides.
+        behind = steps[steps.index(f"SEARCH job USING INDEX {index} (workspace=?)") :]
+        assert "USE TEMP B-TREE FOR ORDER BY" not in behind[:3]
 
 
 async def test_the_name_of_a_jobs_fileset_may_be_taken(store):

@@ -172,7 +172,8 @@ def _insert(tx: Tx, record: FilesetRecord, actor: str | None = None) -> bool:
     return tx.count(_INSERT, params) > 0
 
 
-_SORTS = ("created_at", "updated_at", "name")
+#: What a job's own fileset without a row is sorted by, in the words of the job's indexes.
+_JOB_SORTS = {"created_at": job.c.created_at, "updated_at": job.c.created_at, "name": job.c.name}
 
 
 @off_loop
@@ -183,19 +184,36 @@ def list_filesets(
     unknown workspace."""
     check_workspace(tx, workspace)
     total, skip = _how_many(tx, workspace), (page - 1) * page_size
-    if skip >= total:
+    size = min(page_size, total - skip)
+    if size <= 0:
         return [], total
-    with_row = sa.select(fileset.c.id).where(fileset.c.job_id == job.c.id)
-    everything = sa.union_all(
-        sa.select(*_COLUMNS).where(fileset.c.workspace == workspace, fileset.c.gone == 0),
-        sa.select(*_FROM_JOB).where(
-            job.c.workspace == workspace, job.c.output_location.is_(None), ~sa.exists(with_row)
-        ),
-    ).subquery()
-    column, down = everything.c[sort.removeprefix("-")], sort.startswith("-")
-    order = (column.desc(), everything.c.id.desc()) if down else (column, everything.c.id)
-    rows = tx.run(sa.select(everything).order_by(*order).limit(page_size).offset(skip))
+    down, from_end = sort.startswith("-"), total - skip - size
+    if from_end < skip:  # the last pages are read from the end
+        rows = tx.run(_sorted(workspace, sort.removeprefix("-"), not down, size, from_end))[::-1]
+    else:
+        rows = tx.run(_sorted(workspace, sort.removeprefix("-"), down, size, skip))
     return [FilesetRecord(*row) for row in rows], total
+
+
+def _sorted(workspace: str, by: str, down: bool, size: int, skip: int) -> sa.Select[Any]:
+    """A part of the filesets with rows and of those without, each side no longer than it can be
+    needed and in the order of an index, so that few of many are looked at."""
+
+    def some(query: sa.Select[Any], column: sa.ColumnElement[Any], key: sa.ColumnElement[Any]) -> Any:
+        order = (column.desc(), key.desc()) if down else (column, key)
+        return query.order_by(*order).limit(skip + size).subquery()
+
+    here = (fileset.c.workspace == workspace, fileset.c.gone == 0)
+    with_row = sa.exists(sa.select(fileset.c.id).where(fileset.c.job_id == job.c.id))
+    virtual = (job.c.workspace == workspace, job.c.output_location.is_(None), ~with_row)
+    sides = (
+        some(sa.select(*_COLUMNS).where(*here), fileset.c[by], fileset.c.id),
+        some(sa.select(*_FROM_JOB).where(*virtual), _JOB_SORTS[by], job.c.id),
+    )
+    both = sa.union_all(*(sa.select(side) for side in sides)).subquery()
+    column = both.c[by]
+    order = (column.desc(), both.c.id.desc()) if down else (column, both.c.id)
+    return sa.select(both).order_by(*order).limit(size).offset(skip)
 
 
 def check_workspace(tx: Tx, workspace: str) -> None:

@@ -28,6 +28,7 @@ fileset = sa.Table(
     sa.Column("updated_at", Big, nullable=False),
     sa.Column("updated_by", Text),
     sa.UniqueConstraint("workspace", "name", name="fileset_name"),
+    sa.Index("fileset_created", "workspace", "created_at", "id"),
     sqlite_with_rowid=False,
 )
 
