@@ -1,11 +1,12 @@
 """`nemo jobs results`: what it asks, what it prints, and what it leaves on the disk."""
 
 import json
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import Nemo
+from tests.cli.conftest import Nemo, Ran
 from tests.cli.scripted import Reply, Scripted, Seen, scripted
 
 BASE = "/apis/jobs/v2/workspaces/default/jobs/moth"
@@ -34,7 +35,7 @@ JOB = {
 }
 
 
-def results(nemo: Nemo, server: Scripted, *words: str):  # type: ignore[no-untyped-def]
+def results(nemo: Nemo, server: Scripted, *words: str) -> Ran:
     return nemo("--base-url", server.url, "jobs", "results", *words)
 
 
@@ -138,7 +139,7 @@ def test_a_download_that_is_refused_or_can_not_be_written_leaves_nothing(nemo: N
     assert [path for path in tmp_path.iterdir() if path.is_file()] == []
 
 
-def upload_script(existing: dict[str, object] | None = None):  # type: ignore[no-untyped-def]
+def upload_script(existing: Mapping[str, object] | None = None) -> Callable[[Seen], Reply]:
     def answer(seen: Seen) -> Reply:
         path = seen.target.partition("?")[0]
         if seen.method == "PUT":

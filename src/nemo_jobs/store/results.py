@@ -132,22 +132,35 @@ def add_result(
     row = tx.one(_COUNT, {"the_job": found.id})
     if row and row[0] >= MOST_RESULTS:
         raise Conflict(f"job {found.name!r} in workspace {workspace!r} has {MOST_RESULTS} results, the most")
-    made = ResultRecord(
-        id=names.new_id(_RESULT_ID, now),
-        job_id=found.id,
-        attempt_id=attempt_id,
-        step=None,
-        workspace=found.workspace,
-        name=name,
-        original_name=None,
-        artifact_url=artifact_url,
-        collected=0,
-        created_at=now,
-        updated_at=now,
-    )
+    made = _made(found, attempt_id, name, artifact_url, now)
     _insert(tx, made)
     tx.wake("job", found.id)
     return made
+
+
+def _made(
+    found: JobRecord,
+    attempt_id: str,
+    name: str,
+    artifact_url: str,
+    now: int,
+    step: str | None = None,
+    left_as: str | None = None,
+) -> ResultRecord:
+    """A new result; one of a step knows what the step called it."""
+    return ResultRecord(
+        id=names.new_id(_RESULT_ID, now),
+        job_id=found.id,
+        attempt_id=attempt_id,
+        step=step,
+        workspace=found.workspace,
+        name=name,
+        original_name=left_as if left_as != name else None,
+        artifact_url=artifact_url,
+        collected=int(step is not None),
+        created_at=now,
+        updated_at=now,
+    )
 
 
 def check_artifact(tx: Tx, found: JobRecord, artifact: Artifact) -> str | None:
@@ -241,20 +254,7 @@ def collect(tx: Tx, token: str, step_id: str, left: Sequence[Gathered], now: int
         if old is not None:
             tx.count(_REPLACE, {"the_id": old.id, "artifact_url": str(artifact), "now": now})
         else:
-            made = ResultRecord(
-                id=names.new_id(_RESULT_ID, now),
-                job_id=found.id,
-                attempt_id=step.attempt_id,
-                step=step.name,
-                workspace=found.workspace,
-                name=name,
-                original_name=item.name if item.name != name else None,
-                artifact_url=str(artifact),
-                collected=1,
-                created_at=now,
-                updated_at=now,
-            )
-            _insert(tx, made)
+            _insert(tx, _made(found, step.attempt_id, name, str(artifact), now, step.name, item.name))
     tx.wake("job", found.id)
     return given
 
