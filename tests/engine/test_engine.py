@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from unittest.mock import AsyncMock
 
 import pytest
 
@@ -10,7 +11,9 @@ from nemo_jobs.domain.model import run_key
 from nemo_jobs.domain.profiles import ProfileSet
 from nemo_jobs.domain.states import Trigger
 from nemo_jobs.engine.engine import Engine
+from nemo_jobs.engine.follow import Follower
 from nemo_jobs.store import jobs, logs
+from nemo_jobs.testing import FakeBackend
 from tests.engine.bench import WORKSPACE, Bench, details, open_place
 
 
@@ -351,3 +354,29 @@ async def test_a_step_that_nobody_follows_is_taken_up_with_a_heartbeat(bench: Be
     assert (await bench.job("moth")).state == "created"
     await engine._beat()
     assert (await bench.until("moth", "completed")).reason == "finished"
+
+
+async def test_output_stored_before_the_start_was_recorded_is_not_stored_again(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def never(*_: object) -> bool:
+        await asyncio.Event().wait()
+        return False
+
+    monkeypatch.setattr(FakeBackend, "trim", AsyncMock())  # what is stored is still there
+    monkeypatch.setattr(Follower, "_record", never)
+    await bench.start()
+    await bench.create("moth", {"FAKE_OUTPUT": "one\ntwo\n", "FAKE_RUN_SECONDS": "5"})
+    async with asyncio.timeout(10):
+        while await lines_of(bench, "moth") != ["one", "two"]:
+            await asyncio.sleep(0.002)
+    assert (await bench.job("moth")).state == "created"  # the service dies before it says more
+    await bench.crash()
+    monkeypatch.undo()
+    monkeypatch.setattr(FakeBackend, "trim", AsyncMock())
+    # Another service takes the waiting step and starts it again under the same key.
+    monkeypatch.setattr("nemo_jobs.engine.engine.adopt_started", AsyncMock())
+    await bench.start()
+    await bench.move_until("moth", "completed", step=1.0)
+    assert await lines_of(bench, "moth") == ["one", "two"]
+    assert list(bench.place.world.starts.values()) == [1]
