@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
 
@@ -36,9 +38,10 @@ def test_every_make_command_of_the_docs_exists() -> None:
     assert {(page, target) for page, target in named if target not in targets} == set()
 
 
-def test_every_test_that_the_cases_name_exists() -> None:
-    named = re.findall(r"`(\S+\.py)::(test_\w+)`", (ROOT / "docs" / "cases.md").read_text())
-    assert len(named) > 60
+@pytest.mark.parametrize(("page", "least"), [("cases", 60), ("compatibility", 120)])
+def test_every_test_that_a_page_names_exists(page: str, least: int) -> None:
+    named = re.findall(r"`(\S+\.py)::(test_\w+)`", (ROOT / "docs" / f"{page}.md").read_text())
+    assert len(named) > least
     missing = [
         f"{file}::{name}"
         for file, name in named
