@@ -61,10 +61,10 @@ async def test_each_run_has_a_token_that_ends_with_the_attempt(tmp_path):
         job = await bench.job("moth")
         assert {tuple(row) for row in await bench.rows()} == {(job.attempt_id, "task:moth")}
         found = await bench.db.read(tokens.find, tokens.hash_of(two))
-        assert found.task.job == "moth"
+        assert found and found.task and found.task.job == "moth"
         await bench.move_until("moth", "completed")
         found = await bench.db.read(tokens.find, tokens.hash_of(two))
-        assert found.task is None
+        assert found and found.task is None
     finally:
         await bench.close()
 

@@ -64,6 +64,7 @@ class Issuer:
 
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
+    issuer: Issuer
 
 
 @contextlib.contextmanager
@@ -82,6 +83,7 @@ def running_issuer():
 
 class _Handler(BaseHTTPRequestHandler):
     def do_GET(self):
+        assert isinstance(self.server, _Server)
         issuer = self.server.issuer
         issuer.asked.append(self.path)
         if issuer.broken:

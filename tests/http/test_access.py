@@ -194,7 +194,9 @@ async def test_a_service_may_not_do_what_takes_an_admin(guarded):
 
 async def test_status_tells_names_to_those_who_read_everything(guarded):
     guarded.engine.troubles = ["the output of moth/work can't be read"]
-    for headers in ({}, bearer("nemo_bad"), bearer(await make_token(guarded, {"lab": ["admin"]}))):
+    some = await make_token(guarded, {"lab": ["admin"]})
+    callers: list[dict] = [{}, bearer("nemo_bad"), bearer(some)]
+    for headers in callers:
         status = await guarded.client.get("/status", headers=headers)
         assert status.status_code == 200
         assert set(status.json()) == {"status", "services", "controllers"}
@@ -203,7 +205,6 @@ async def test_status_tells_names_to_those_who_read_everything(guarded):
     status = await guarded.client.get("/status", headers=bearer(reader))
     assert status.json()["problems"] == ["the output of moth/work can't be read"]
     assert (await ask(guarded, reader, "GET", "/metrics")).status_code == 200
-    some = await make_token(guarded, {"lab": ["admin"]})
     assert (await ask(guarded, some, "GET", "/metrics")).status_code == 403
 
 

@@ -181,7 +181,7 @@ async def test_keys_that_are_weak_odd_or_for_encryption_are_not_used(guarded, is
     issuer.add_key("weak", key=rsa.generate_private_key(65537, 1024))
     listed = issuer.jwks()["keys"]
     (good,) = [key for key in listed if key["kid"] == "one"]
-    odd = [
+    odd: list = [
         *([], None, "key", {"kty": "oct", "k": "c2VjcmV0", "kid": "shared"}, {"kty": "RSA"}),
         {"kty": "EC", "crv": "P-256", "x": "AA", "y": "AA", "kid": "bad"},
         {**good, "kid": "secret", "use": "enc"},

@@ -226,7 +226,7 @@ class Walk:
         token = self.tokens[caller]
         headers = {} if token is None else bearer(token)
         method = route.split()[0]
-        given = {"json": {}} if method in ("POST", "PUT", "PATCH") else {}
+        given: dict = {"json": {}} if method in ("POST", "PUT", "PATCH") else {}
         return await self.service.client.request(method, self.target(route, **over), headers=headers, **given)
 
 
@@ -321,7 +321,10 @@ async def test_a_task_reaches_its_own_job_by_every_name_and_no_other(walk):
 async def test_a_task_with_an_output_location_stays_in_its_own_part(walk):
     operations = {(o.method, o.path.replace("...", "")): o for o in walk.service.app._api.operations}
     task = TaskOf("attempt", "id", "moth", "lab", "shared", "shared")
-    put = rule_of(operations["PUT", F + "/{name}/-/{path}"]).task
+    rules = {key: rule_of(operation).task for key, operation in operations.items()}
+    put, listed = rules["PUT", F + "/{name}/-/{path}"], rules["GET", F + "/{name}/files"]
+    got = rules["GET", F + "/{name}"]
+    assert put and listed and got
     for path, allowed in (
         ("jobs/moth/results/x", True),
         ("jobs/moth", False),
@@ -330,8 +333,8 @@ async def test_a_task_with_an_output_location_stays_in_its_own_part(walk):
         ("x", False),
     ):
         assert put(task, ["lab", "shared", path]) is allowed, path
-    assert rule_of(operations["GET", F + "/{name}/files"]).task(task, ["lab", "shared"]) is False
-    assert rule_of(operations["GET", F + "/{name}"]).task(task, ["lab", "shared"]) is True
+    assert listed(task, ["lab", "shared"]) is False
+    assert got(task, ["lab", "shared"]) is True
 
 
 def test_the_time_in_which_a_revocation_counts_is_short():
