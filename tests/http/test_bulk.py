@@ -85,6 +85,24 @@ async def test_rerun_by_filter(service):
     assert (await service.job("a1"))["status"] == "created"
 
 
+async def test_a_repeated_rerun_runs_nothing_twice(service):
+    await ended(service, "a1")
+    sent = {"filter": ALL, "expected_count": 1}
+
+    async def post(key):
+        return (
+            await service.client.post(f"{JOBS}:rerun", json=sent, headers={"idempotency-key": key})
+        ).json()
+
+    first = await post("k")
+    attempt = (await service.job("a1"))["attempt_id"]
+    await service.finish(await service.start())
+    assert await post("k") == first
+    assert (await service.job("a1"))["attempt_id"] == attempt
+    assert (await post("k2"))["done"] == 1
+    assert (await service.job("a1"))["attempt_id"] != attempt
+
+
 async def test_another_number_than_expected_is_409_with_both_and_does_nothing(service):
     for name in ("a1", "b2"):
         await service.create(name=name)

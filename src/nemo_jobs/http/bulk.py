@@ -18,6 +18,7 @@ from nemo_jobs.domain.filters import Node, parse_filter
 from nemo_jobs.domain.model import Conflict, Invalid, Json, NotFound, Unavailable
 from nemo_jobs.domain.spec import JsonObject, Text
 from nemo_jobs.domain.states import TERMINAL, State, Trigger
+from nemo_jobs.http.create import given_key
 from nemo_jobs.http.errors import Refused
 from nemo_jobs.http.identity import Caller, caller
 from nemo_jobs.http.jobs import JOBS
@@ -28,7 +29,8 @@ from nemo_jobs.http.wire import Reply, dumps, json_reply
 from nemo_jobs.store import bulk as store
 from nemo_jobs.store import jobs
 from nemo_jobs.store.bulk import Found
-from nemo_jobs.store.rerun import Rerun, rerun
+from nemo_jobs.store.idempotency import Once
+from nemo_jobs.store.rerun import Rerun, rerun, rerun_once
 
 log = logging.getLogger(__name__)
 
@@ -67,7 +69,16 @@ class Outcome:
     detail: str | None = None
 
 
-Act = Callable[[Api, Caller, str, Found], Awaitable[Outcome]]
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """Who asks for something in which workspace; `key` is that of a request that may be repeated."""
+
+    who: Caller
+    workspace: str
+    key: str | None
+
+
+Act = Callable[[Api, Asked, Found], Awaitable[Outcome]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,10 +107,10 @@ async def rerun_jobs(api: Api, request: Request) -> Reply:
 
 
 async def _answer(api: Api, request: Request, action: Action) -> Reply:
-    who = caller(request)
+    asked = Asked(caller(request), request.path["workspace"], given_key(request))
     body = await request.parsed(_BODY)
-    workspace, where, after = request.path["workspace"], _where(body), _after(body.cursor)
-    found, total = await api.parts.db.read(store.find, workspace, where, after, MOST)
+    where, after = _where(body), _after(body.cursor)
+    found, total = await api.parts.db.read(store.find, asked.workspace, where, after, MOST)
     if body.expected_count is not None and body.expected_count != total:
         raise Refused(
             409,
@@ -110,7 +121,7 @@ async def _answer(api: Api, request: Request, action: Action) -> Reply:
     if body.dry_run:
         outcomes = [action.expect(State(job.state)) for job in found]
     else:
-        outcomes = await _carried_out(api, who, workspace, action, found)
+        outcomes = await _carried_out(api, asked, action, found)
     told = [_told(job, outcome) for job, outcome in zip(found, outcomes, strict=False)]
     counts = Counter(outcome.outcome for outcome in outcomes)
     last = found[len(told) - 1] if told else None
@@ -142,9 +153,7 @@ def _after(cursor: str | None) -> tuple[int, str] | None:
     return int(match[1]), match[2]
 
 
-async def _carried_out(
-    api: Api, who: Caller, workspace: str, action: Action, found: Sequence[Found]
-) -> list[Outcome]:
+async def _carried_out(api: Api, asked: Asked, action: Action, found: Sequence[Found]) -> list[Outcome]:
     """One outcome for each job that was begun; fewer than were found when it took too long or the
     database went away."""
     outcomes: list[Outcome] = []
@@ -152,16 +161,16 @@ async def _carried_out(
     stop = clock.monotonic() + SECONDS
     for start in range(0, len(found), AT_ONCE):
         batch = found[start : start + AT_ONCE]
-        outcomes += await asyncio.gather(*(_one(api, who, workspace, action, job) for job in batch))
+        outcomes += await asyncio.gather(*(_one(api, asked, action, job) for job in batch))
         away = any(outcome.outcome == "failed" for outcome in outcomes[-len(batch) :])
         if away or clock.monotonic() > stop:
             break
     return outcomes
 
 
-async def _one(api: Api, who: Caller, workspace: str, action: Action, job: Found) -> Outcome:
+async def _one(api: Api, asked: Asked, action: Action, job: Found) -> Outcome:
     try:
-        return await action.act(api, who, workspace, job)
+        return await action.act(api, asked, job)
     except NotFound:
         return Outcome("gone", job.state, "it was deleted meanwhile")
     except (Conflict, Invalid) as error:
@@ -184,25 +193,29 @@ def _told(job: Found, outcome: Outcome) -> Json:
     }
 
 
-async def _cancel(api: Api, who: Caller, workspace: str, job: Found) -> Outcome:
+async def _cancel(api: Api, asked: Asked, job: Found) -> Outcome:
     parts = api.parts
     after = await parts.db.write(
-        jobs.request, workspace, job.id, Trigger.CANCEL, parts.clock.now(), who.actor
+        jobs.request, asked.workspace, job.id, Trigger.CANCEL, parts.clock.now(), asked.who.actor
     )
     begun = after.state in _ENDING and job.state not in _ENDING
     return Outcome("done" if begun else "unchanged", after.state)
 
 
-async def _delete(api: Api, who: Caller, workspace: str, job: Found) -> Outcome:
-    await api.parts.db.write(jobs.delete_job, workspace, job.id, api.parts.clock.now())
+async def _delete(api: Api, asked: Asked, job: Found) -> Outcome:
+    await api.parts.db.write(jobs.delete_job, asked.workspace, job.id, api.parts.clock.now())
     return Outcome("done", job.state)
 
 
-async def _rerun(api: Api, who: Caller, workspace: str, job: Found) -> Outcome:
-    parts = api.parts
-    asked = Rerun(who.actor, who.context)
-    after = await parts.db.write(rerun, workspace, job.id, asked, parts.clock.now())
-    return Outcome("done", after.state)
+async def _rerun(api: Api, asked: Asked, job: Found) -> Outcome:
+    db, now, who = api.parts.db, api.parts.clock.now(), asked.who
+    how = Rerun(who.actor, who.context)
+    if asked.key is None:
+        return Outcome("done", (await db.write(rerun, asked.workspace, job.id, how, now)).state)
+    # A repeat of the request runs no job a second time, even if it has ended again meanwhile.
+    once = Once(asked.workspace, who.actor, f"{asked.key} {job.id}", "bulk rerun")
+    state = await db.write(rerun_once, asked.workspace, job.id, how, once, lambda after: after.state, now)
+    return Outcome("done", state)
 
 
 _ENDING = (State.CANCELLING, State.CANCELLED)
