@@ -1,8 +1,11 @@
 """Filesets and files: what is there, what is not yet, and what goes with what."""
 
 import asyncio
+import contextlib
+import random
 
 import pytest
+import sqlalchemy as sa
 
 from nemo_jobs.domain.model import Conflict, Invalid, NotFound
 from nemo_jobs.domain.states import Trigger
@@ -324,3 +327,62 @@ async def test_a_workspace_with_filesets_stays(store):
 async def test_the_first_to_start_says_what_all_agree_on(store):
     assert await store.write(agreed, "files_store_check", "one") == "one"
     assert await store.write(agreed, "files_store_check", "two") == "one"
+
+
+async def test_everything_at_once_keeps_the_books(store):
+    """Whatever happens beside what: each object is a file's or is noted for removal, never both,
+    and no fileset of a job outlives it."""
+    chance, keys = random.Random(7), set()
+    await make(store, "shared")
+
+    async def upload(name):
+        key = new_key()
+        path = chance.choice(["a", "b", "a/x", "c/y"])
+        keys.add(key)
+        place = await store.write(files.begin_upload, "default", name, path, key, store.now())
+        await asyncio.sleep(0)
+        await store.write(files.put_file, place.id, path, Stored(key, 1, "d"), store.now(), "tester")
+
+    async def create(number):
+        given = {"output_location": "shared", "fileset": "shared"} if chance.random() < 0.3 else {}
+        await store.create(f"job-{number}", **given)
+
+    async def end(number):
+        await store.request(f"job-{number}", Trigger.CANCEL)
+        await store.write(jobs.delete_job, "default", f"job-{number}", store.now())
+
+    async def act(kind, number, name):
+        if kind == "upload":
+            await upload(name)
+        elif kind == "create":
+            await create(number)
+        elif kind == "end":
+            await end(number)
+        elif kind == "make":
+            await make(store, "shared")
+        elif kind == "delete fileset":
+            await store.write(filesets.delete_fileset, "default", name, store.now())
+        else:
+            await store.write(files.delete_file, "default", name, "a", store.now())
+
+    async def worker():
+        kinds = ["upload"] * 4 + ["create"] * 2 + ["end", "make", "delete fileset", "delete file"]
+        for _ in range(40):
+            number = chance.randrange(3)
+            name = chance.choice([f"job-fileset-job-{number}", "shared"])
+            with contextlib.suppress(NotFound, Conflict, Invalid):
+                await act(chance.choice(kinds), number, name)
+
+    await asyncio.gather(*(worker() for _ in range(6)))
+    named = {key for (key,) in await store.read(lambda tx: tx.run(sa.text("SELECT object FROM file")))}
+    noted = {
+        key for (key,) in await store.read(lambda tx: tx.run(sa.text("SELECT object FROM object_removal")))
+    }
+    assert len(keys) > 30
+    assert named & noted == set()
+    # An upload that was refused at its beginning never had an object.
+    assert named | noted <= keys
+    lost = "SELECT count(*) FROM fileset WHERE job_id IS NOT NULL AND job_id NOT IN (SELECT id FROM job)"
+    assert await store.read(lambda tx: tx.run(sa.text(lost))) == [(0,)]
+    everything, total = await names(store, page_size=100)
+    assert len(everything) == total == len(set(everything))

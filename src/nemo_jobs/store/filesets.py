@@ -204,7 +204,9 @@ def _sorted(workspace: str, by: str, down: bool, size: int, skip: int) -> sa.Sel
         return query.order_by(*order).limit(skip + size).subquery()
 
     here = (fileset.c.workspace == workspace, fileset.c.gone == 0)
-    with_row = sa.exists(sa.select(fileset.c.id).where(fileset.c.job_id == job.c.id))
+    # By name: in a race somebody may have made a fileset of that name just before the job.
+    same = (fileset.c.workspace == job.c.workspace, fileset.c.name == _FROM_JOB[2])
+    with_row = sa.exists(sa.select(fileset.c.id).where(*same))
     virtual = (job.c.workspace == workspace, job.c.output_location.is_(None), ~with_row)
     sides = (
         some(sa.select(*_COLUMNS).where(*here), fileset.c[by], fileset.c.id),
