@@ -120,6 +120,21 @@ def test_closed_streams_do_not_matter() -> None:
         assert subprocess.run(["sh", "-c", command], env=environ(server.url), timeout=30).returncode == 0
 
 
+@pytest.mark.parametrize("words", ["jobs create --input-file -", "config set --token-file -"])
+def test_a_closed_standard_input_is_wrong_usage(words: str, tmp_path: Path) -> None:
+    ran = subprocess.run(
+        ["sh", "-c", f"exec {NEMO} {words} <&-"],
+        env=environ("http://127.0.0.1:9") | {"XDG_CONFIG_HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert ran.returncode == 2
+    assert "standard input is closed" in ran.stderr
+    assert ran.stdout == ""
+
+
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 @pytest.mark.parametrize("words", [("tail", "-f", "moth-sorter"), ("watch", "moth-sorter")])
 def test_c040_ctrl_c_leaves_the_job_alone_and_says_how_to_return(

@@ -167,6 +167,27 @@ def test_a_call_sends_what_the_interface_says(
         assert (asked.json if asked.body else None) == body
 
 
+#: The spellings that programs of this family use.
+SPELLINGS = """
+    cancel_job create_job create_job_result delete_job download_job_result get_execution_profiles get_job
+    get_job_result get_job_status get_job_step get_job_step_task list_job_logs list_job_results
+    list_job_step_tasks list_jobs list_steps pause_job resume_job update_job_status_details
+    update_job_step_status update_job_step_task
+    create retrieve list delete cancel pause resume get_status get_logs list_execution_profiles
+    update_status_details watch_job results.create results.list results.retrieve results.download steps.list
+    steps.retrieve steps.update_status tasks.list tasks.retrieve tasks.create_or_update
+    run wait follow_logs rerun
+"""
+
+
+@pytest.mark.parametrize("name", SPELLINGS.split())
+def test_both_clients_know_every_spelling(connect: Connect, name: str) -> None:
+    found: Any = connect("http://localhost:1").client
+    for part in name.split("."):
+        found = getattr(found, part)
+    assert callable(found)
+
+
 ROUTES = Routes(OPERATIONS)
 #: What no method is for: `follow_logs`, downloads and bulk calls have tests of their own, the rest is
 #: for tasks, monitors and browsers.
@@ -291,7 +312,13 @@ def test_waiting_looks_at_the_status_and_gives_the_job(connect: Connect) -> None
     with scripted(*replies, Reply(body=job(status="completed"))) as server:
         client = connect(server.url)
         assert client.wait("moth-sorter", check=True)["status"] == "completed"
-        assert [target.rpartition("/")[2] for target in server.targets] == ["status"] * 4 + ["moth-sorter"]
+        base = "GET /apis/jobs/v2/workspaces/default/jobs"
+        assert server.targets == [
+            f"{base}/moth-sorter/status",
+            # By its id: another job may take its name meanwhile.
+            *[f"{base}/platform-job-1/status"] * 3,
+            f"{base}/platform-job-1",
+        ]
         assert client.pauses == pytest.approx([0.1, 0.15, 0.225])
 
 

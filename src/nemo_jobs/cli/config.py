@@ -152,7 +152,9 @@ def _checked_address(url: str | None) -> str | None:
 
 def _token(file: str) -> str:
     """The token in the first line of a file. It is no argument: everyone can read those."""
-    if file == "-" and sys.stdin is not None and sys.stdin.isatty():
+    if file == "-" and sys.stdin is None:
+        raise click.UsageError("standard input is closed")
+    if file == "-" and sys.stdin.isatty():
         return str(click.prompt("token", hide_input=True, err=True)).strip()
     try:
         with click.open_file(file, encoding="utf-8") as stream:

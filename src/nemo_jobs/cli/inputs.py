@@ -88,6 +88,8 @@ def parse_object(text: str, where: str) -> Json:
 
 def _read(file: str) -> str:
     try:
+        if file == "-" and sys.stdin is None:
+            raise click.UsageError("standard input is closed")
         if file == "-":
             raw = sys.stdin.buffer.read(_LARGEST + 1)
         else:

@@ -67,8 +67,8 @@ class WaitCalls(Calls):
         service are waited out. Raises `WaitExpired` after `timeout` seconds, and with `check`
         `JobFailed` when the job has not completed.
         """
-        yield from self._states(name, workspace, timeout, poll)
-        job: Job = yield Ask("GET", self._jobs(workspace, name))
+        id = yield from self._states(name, workspace, timeout, poll)
+        job: Job = yield Ask("GET", self._jobs(workspace, id))
         if check:
             check_completed(job)
         return job
@@ -121,31 +121,34 @@ class WaitCalls(Calls):
         body = job_body(source, {"steps": [step]}, spec or {}, name, labels, fields)
         job: Job = yield Ask("POST", self._jobs(workspace), body=body, key=new_key())
         if wait:
-            yield from self._states(job["name"], workspace, timeout, poll)
-            job = yield Ask("GET", self._jobs(workspace, job["id"]))
+            id = yield from self._states(job["name"], workspace, timeout, poll, id=job["id"])
+            job = yield Ask("GET", self._jobs(workspace, id))
             if check:
                 check_completed(job)
         return job
 
     def _states(
-        self, name: str, workspace: str | None, timeout: float | None, poll: float
+        self, name: str, workspace: str | None, timeout: float | None, poll: float, *, id: str = ""
     ) -> Generator[Step, Any, Any]:
+        """Look until the job stops; its id. Looks after the first go by the id: a job of the same
+        name that takes its place meanwhile is another job."""
         deadline = None if timeout is None else self.clock() + timeout
         backoff, pause, last = Backoff(max(poll, 1.0)), min(_FIRST_PAUSE, poll), None
         while True:
             try:
-                tree = yield Ask("GET", self._jobs(workspace, name, "status"))
+                tree = yield Ask("GET", self._jobs(workspace, id or name, "status"))
             except ClientError as error:
                 if not is_passing(error):
                     raise
                 rest = backoff.grow()
             else:
                 backoff.reset()
+                id = tree["id"]
                 if tree != last:
                     last = tree
                     yield [tree]
                 if tree["status"] in STOPS:
-                    return
+                    return id
                 rest, pause = pause, min(pause * 1.5, poll)
             if deadline is not None:
                 left = deadline - self.clock()
