@@ -18,9 +18,8 @@ async def dry_run(api: Api, new: store.NewJob) -> Reply:
     """Check what only the store can check, and tell. Stores nothing and starts nothing."""
     now = api.parts.clock.now()
     await api.parts.db.read(store.check_new, new)
-    steps = store.steps_of(new, now)
     # A spec may have thousands of steps, and rendering looks for programs.
-    shown = await asyncio.to_thread(lambda: ",".join(_steps(api, steps)))
+    shown = await asyncio.to_thread(lambda: ",".join(_steps(api, store.steps_of(new, now))))
     return Reply(f'{_job(new)[:-1]},"dry_run":true,"steps":[{shown}]}}'.encode())
 
 
