@@ -310,6 +310,16 @@ class Trims(Protocol):
 
 
 @runtime_checkable
+class Wipes(Protocol):
+    """A backend that keeps output where others than the service could come to read it."""
+
+    async def wipe_output(self, handle: Handle) -> None:
+        """The work has ended and all of its output is stored: drop what is left of it. Twice, or
+        on an unknown handle, is fine."""
+        ...
+
+
+@runtime_checkable
 class Finds(Protocol):
     """A backend that several services may have used for one step, each out of sight of the others."""
 
@@ -325,7 +335,8 @@ class Collects(Protocol):
 
     async def left(self, handle: Handle, most_bytes: int) -> Left | None:
         """What ended work left; None when there is nothing, which is told at once. Items are whole:
-        one that doesn't fit into what is left of `most_bytes` is named in the notes."""
+        one that doesn't fit into what is left of `most_bytes` is named in the notes. Raises
+        `Unavailable`, also when it takes too long."""
         ...
 
     def read_left(self, handle: Handle, file: LeftFile) -> AsyncIterator[bytes]:

@@ -45,6 +45,7 @@ HANDLE_VERSION = 1
 _LEAST_FREE = 16 << 20  # bytes of the data directory's disk below which no work is taken
 _ERASE_SECONDS = 30.0
 _KILL_SECONDS = 15.0
+_LOOK_SECONDS = 120.0
 _ELSEWHERE_TRIES = 3
 
 
@@ -119,7 +120,10 @@ class HostProcesses:
             return None
         try:
             root = handle.data["root"]
-            return await asyncio.to_thread(subprocess_results.look_through, root, directory, most_bytes)
+            async with asyncio.timeout(_LOOK_SECONDS):
+                return await asyncio.to_thread(subprocess_results.look_through, root, directory, most_bytes)
+        except TimeoutError as error:
+            raise Unavailable(f"looking through {directory} takes more than {_LOOK_SECONDS:g} s") from error
         except OSError as error:
             return Left((), (f"the directory of results can't be read: {error.strerror}",))
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol, assert_never
 
 from nemo_jobs.backends import api
-from nemo_jobs.backends.api import Backend, Collects, Finds, Handle, Observation, Plan, PlatformInfo
+from nemo_jobs.backends.api import Backend, Finds, Handle, Observation, Plan, PlatformInfo
 from nemo_jobs.domain import decide as rules
 from nemo_jobs.domain.clock import Clock
 from nemo_jobs.domain.model import Json, Reason, StepRecord, run_key
@@ -16,7 +16,7 @@ from nemo_jobs.domain.retention import DEFAULT, Retention
 from nemo_jobs.domain.states import TERMINAL, WAITING, State, Trigger
 from nemo_jobs.engine import plans
 from nemo_jobs.engine.collect import Collector
-from nemo_jobs.engine.gather import Gathering
+from nemo_jobs.engine.gather import Gathering, collects
 from nemo_jobs.engine.hidden import Hidden, why_away
 from nemo_jobs.files.objects import ObjectStore
 from nemo_jobs.store.results import Gathered
@@ -307,7 +307,7 @@ class Follower:
     async def _gather(self) -> Json:
         """Make what the run left results of the job; what is to be told about them."""
         objects, step_id, most = self._shared.objects, self.step.id, plans.most_results(self.profile)
-        if objects is None or self.handle is None or not isinstance(self.backend, Collects):
+        if objects is None or self.handle is None or not collects(self.backend):
             return {}
         grace = plans.limits_of(self.step, self.profile).grace
         gathering = Gathering(self.backend, self.handle, objects, self._records, step_id, most, grace)

@@ -6,13 +6,23 @@ it is; how the step ended never changes by it.
 """
 
 import asyncio
+import functools
 import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, TypeGuard
 
-from nemo_jobs.backends.api import BackendError, Collects, Handle, Left, LeftChanged, LeftFile, LeftItem
+from nemo_jobs.backends.api import (
+    Backend,
+    BackendError,
+    Collects,
+    Handle,
+    Left,
+    LeftChanged,
+    LeftFile,
+    LeftItem,
+)
 from nemo_jobs.domain.model import Json, NemoJobsError, Unavailable
 from nemo_jobs.files.objects import ObjectStore, Stored, TooLarge, new_key
 from nemo_jobs.store.results import Gathered
@@ -21,8 +31,6 @@ log = logging.getLogger(__name__)
 
 #: How long all results of one step may take, in seconds.
 GATHER_SECONDS = 3600.0
-#: How long looking for them may take, in seconds.
-LOOK_SECONDS = 120.0
 #: How long a file store that is away is waited for, in seconds.
 OUTAGE_SECONDS = 60.0
 #: What a dying process still writes is waited for so many seconds longer than it may take to die.
@@ -72,8 +80,7 @@ class Gathering:
         names: list[str] | None = []
         named = 0
         try:
-            async with asyncio.timeout(LOOK_SECONDS):
-                left = await self.backend.left(self.handle, self.most_bytes)
+            left = await self.backend.left(self.handle, self.most_bytes)
             if left is None:
                 return True
             found = self._whole(await self._settled(left, tell))
@@ -81,8 +88,6 @@ class Gathering:
                 names = await self.records.gathered(self.step_id, found)
             if names:
                 named = sum(len(item.files) for item in found)
-        except TimeoutError:
-            self.notes.append(f"results could not be looked for within {LOOK_SECONDS:g} s")
         except BackendError as error:
             self.notes.append(f"results could not be looked for: {error}")
         except NemoJobsError as error:
@@ -167,6 +172,16 @@ class Gathering:
             if len(files) == len(item.files) or (files and not self._cut_off):
                 found.append(Gathered(item.name, item.folder, files))
         return found
+
+
+def collects(backend: Backend) -> TypeGuard[Collects]:
+    """Whether work of this backend can leave results."""
+    return _kind_collects(type(backend))
+
+
+@functools.cache
+def _kind_collects(kind: type) -> bool:  # looking at a protocol takes as long as looking for results
+    return issubclass(kind, Collects)
 
 
 def _shown(item: LeftItem, file: LeftFile) -> str:
