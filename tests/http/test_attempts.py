@@ -164,7 +164,7 @@ async def test_steps_and_tasks_of_an_attempt_are_its_own(service):
     assert (await ok(await service.client.get(f"{MOTH}/attempts/1/steps/work/tasks")))["data"] == []
 
 
-async def test_writes_to_an_old_attempt_never_touch_the_job(service):
+async def test_c100_writes_to_an_old_attempt_never_touch_the_job(service):
     job = await failed(service)
     old = f"{MOTH}/attempts/{job['attempt_id']}"
     await ok(await service.client.post(f"{MOTH}/rerun"))
@@ -204,7 +204,7 @@ async def test_details_are_guarded_by_what_the_writer_expects(service):
     assert (await service.job())["status_details"] == {"a": 1, "b": 1}
 
 
-async def test_logs_are_chosen_by_number_id_or_current(service):
+async def test_c083_logs_are_chosen_by_number_id_or_current(service):
     job = await failed(service, lines=[("stdout", "first")])
     await ok(await service.client.post(f"{MOTH}/rerun"))
     await service.finish(await service.start(lines=[("stdout", "second")]))

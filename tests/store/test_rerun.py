@@ -241,7 +241,7 @@ async def test_a_changed_definition_is_that_of_attempts_to_come(store: Store) ->
     assert (await attempt(store, 1)).spec == '{"a":1}' and (await attempt(store, 0)).spec == "{}"
 
 
-async def test_late_writers_of_an_old_attempt_change_nothing_of_the_new_one(store: Store) -> None:
+async def test_c100_late_writers_of_an_old_attempt_change_nothing_of_the_new_one(store: Store) -> None:
     await store.create("j")
     (claimed,) = await store.claim()
     await store.moved(claimed, Trigger.SUBMITTED, Trigger.STARTED, **store.started(claimed))
