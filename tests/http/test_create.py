@@ -77,7 +77,9 @@ async def test_keys_are_kept_apart_by_workspace_and_principal(service):
     first = await post(service, body(name=None), key="k")
     bob = await post(service, body(name=None), key="k", **{"x-nhx-principal-id": "bob"})
     there = await post(service, body(name=None), key="k", path=JOBS.replace("default", "system"))
-    assert len({answer.json()["id"] for answer in (first, bob, there)}) == 3
+    behalf = {"x-nhx-principal-id": "bob", "x-nhx-principal-on-behalf-of": "eve"}
+    eve = await post(service, body(name=None), key="k", **behalf)
+    assert len({answer.json()["id"] for answer in (first, bob, there, eve)}) == 4
 
 
 async def test_a_key_is_free_after_a_day(service):

@@ -18,7 +18,7 @@ from nemo_jobs.domain.filters import Node, parse_filter
 from nemo_jobs.domain.model import Conflict, Invalid, Json, NotFound, Unavailable
 from nemo_jobs.domain.spec import JsonObject, Text
 from nemo_jobs.domain.states import TERMINAL, State, Trigger
-from nemo_jobs.http.create import given_key
+from nemo_jobs.http.create import given_key, key_owner
 from nemo_jobs.http.errors import Refused
 from nemo_jobs.http.identity import Caller, caller
 from nemo_jobs.http.jobs import JOBS
@@ -213,7 +213,7 @@ async def _rerun(api: Api, asked: Asked, job: Found) -> Outcome:
     if asked.key is None:
         return Outcome("done", (await db.write(rerun, asked.workspace, job.id, how, now)).state)
     # A repeat of the request runs no job a second time, even if it has ended again meanwhile.
-    once = Once(asked.workspace, who.actor, f"{asked.key} {job.id}", "bulk rerun")
+    once = Once(asked.workspace, key_owner(who), f"{asked.key} {job.id}", "bulk rerun")
     state = await db.write(rerun_once, asked.workspace, job.id, how, once, lambda after: after.state, now)
     return Outcome("done", state)
 

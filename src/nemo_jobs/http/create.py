@@ -1,6 +1,7 @@
 """Creating jobs: the checks in the order of the contract, repeats that are harmless, dry runs."""
 
 import asyncio
+import json
 from collections import Counter
 from dataclasses import dataclass
 from hashlib import sha256
@@ -58,7 +59,7 @@ async def create_job(api: Api, request: Request) -> Reply:
     raw = await request.body()
     once = None
     if key is not None:
-        once = idempotency.Once(workspace, who.actor, key, await _digest(raw))
+        once = idempotency.Once(workspace, key_owner(who), key, await _digest(raw))
         answer = await api.parts.db.read(idempotency.first_answer, once, api.parts.clock.now(), point=True)
         if answer is not None:
             return Reply(answer.encode(), 201)
@@ -110,6 +111,12 @@ async def _stored(api: Api, wanted: Wanted, lease: store.Lease | None) -> "tuple
         return job_reply(await db.write(store.create_job, new, now, actor), 201), None
     job, held = await db.write(store.create_held, new, lease, now, actor)
     return job_reply(job, 201), held
+
+
+def key_owner(who: Caller) -> str:
+    """Among whose keys a caller's counts: a service that acts for people keeps theirs apart."""
+    behalf = json.loads(who.context).get("principal_on_behalf_of")
+    return who.actor if behalf is None else f"{who.actor} for {behalf}"
 
 
 def given_key(request: Request) -> str | None:

@@ -6,7 +6,7 @@ from typing import Self
 from pydantic import BaseModel, TypeAdapter, model_validator
 
 from nemo_jobs.domain.spec import CreateJobRequest, JobControl, JobSpec, JsonObject, Text
-from nemo_jobs.http.create import checked, given_key
+from nemo_jobs.http.create import checked, given_key, key_owner
 from nemo_jobs.http.identity import caller
 from nemo_jobs.http.jobs import JOB
 from nemo_jobs.http.parts import Api
@@ -49,7 +49,7 @@ async def rerun_job(api: Api, request: Request) -> Reply:
     if key is None:
         return job_reply(await parts.db.write(rerun.rerun, *place, asked, parts.clock.now()))
     digest = sha256(dumps(["rerun", *place, from_step]).encode()).hexdigest()
-    once = Once(path["workspace"], who.actor, key, digest)
+    once = Once(path["workspace"], key_owner(who), key, digest)
     text = await parts.db.write(rerun.rerun_once, *place, asked, once, job_text, parts.clock.now())
     return Reply(text.encode())
 
