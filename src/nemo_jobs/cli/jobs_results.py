@@ -104,8 +104,10 @@ def create_result(
 @job_command()
 def upload(session: Session, name: str, path: str, job: str) -> None:
     """Upload a file or a folder and make it a result of a job. Links in a folder are left out."""
-    _check_upload(name, path)
+    left_out = _check_upload(name, path)
     result = session.ask("upload_job_result", name, path, job=job)
+    if left_out:
+        session.note(f"{left_out} links and special files in {path} were left out")
     attempt = session.ask("get_job", job)["attempt_id"]
     if not result["artifact_url"].removesuffix("/").endswith(f"results/{attempt}/{name}"):
         raise CommandError(
@@ -116,8 +118,8 @@ def upload(session: Session, name: str, path: str, job: str) -> None:
     show_object(session, result)
 
 
-def _check_upload(name: str, path: str) -> None:
-    """Refuse what would fail only after everything has been sent."""
+def _check_upload(name: str, path: str) -> int:
+    """Refuse what would fail only after everything has been sent; how much will be left out."""
     import os
 
     from nemo_jobs.client.transfer import files_below
@@ -127,8 +129,16 @@ def _check_upload(name: str, path: str) -> None:
         raise click.UsageError(f"'{name}' can't be the name of a result; a name has {NAME_RULE}")
     if not os.path.exists(path):  # noqa: PTH110 - pathlib is slow to load
         raise click.UsageError(f"{path}: there is no such file or folder")
-    if os.path.isdir(path) and next(files_below(path), None) is None:  # noqa: PTH112
+    if not os.path.isdir(path):  # noqa: PTH112
+        return 0
+    sent = sum(1 for _ in files_below(path))
+    if not sent:
         raise click.UsageError(f"{path}: there is no file in this folder")
+    found = 0
+    for place, folders, files in os.walk(path):
+        links = [folder for folder in folders if os.path.islink(f"{place}/{folder}")]  # noqa: PTH114
+        found += len(files) + len(links)
+    return found - sent
 
 
 @results.command("download")
