@@ -18,7 +18,7 @@ fi
 echo "Installing $(cat tests/compat/client.in) into $dir."
 log=$(mktemp)
 if "$python" -m venv --clear "$dir" >"$log" 2>&1 && "$dir/bin/python" -m pip --disable-pip-version-check \
-    --quiet install --no-deps --only-binary :all: --require-hashes -r "$lock" >>"$log" 2>&1; then
+    --quiet install --no-compile --no-deps --only-binary :all: --require-hashes -r "$lock" >>"$log" 2>&1; then
     rm -f "$log"
     touch "$dir/.complete"
 else

@@ -66,7 +66,6 @@ def warm_up() -> None:
 def main() -> None:
     sys.addaudithook(refuse_the_network)
     import nemo_platform  # type: ignore[import-not-found]
-    import nemo_platform.cli.app
 
     answers = os.fdopen(os.dup(1), "w")
     warm_up()

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import threading
 from typing import Any
 
 import pytest
@@ -452,3 +453,15 @@ async def test_merging_the_chunks_of_an_ended_attempt_keeps_what_records_said(se
     after = await records(service, step)
     assert after["data"][:5] == before["data"]
     assert after["data"][5]["message"] == "plain" and "severity_number" not in after["data"][5]
+
+
+async def test_batches_are_decoded_beside_the_event_loop(service, step, monkeypatch):
+    decode, threads = otlp._decode, []
+
+    def seen(*given):
+        threads.append(threading.current_thread())
+        return decode(*given)
+
+    monkeypatch.setattr(otlp, "_decode", seen)
+    assert (await send(service, request(source(step), "x"))).status_code == 200
+    assert len(threads) == 1 and threads[0] is not threading.current_thread()
