@@ -30,12 +30,13 @@ async def open_file_store(settings: "Settings", data_dir: Path, db: Database) ->
     problem = await objects.check()
     if problem is not None:
         raise Unavailable(problem)
+    if (settings.files.storage.url or "").startswith("memory:"):
+        log.warning("files.storage.url is memory: all files are lost when the service stops")
+        return objects
     identity = await objects.identity()
     wanted = await db.write(agreed, STORE_CHECK, identity)
     if wanted != identity:
         raise Unavailable(_told(objects, wanted))
-    if settings.files.storage.url and settings.files.storage.url.startswith("memory:"):
-        log.warning("files.storage.url is memory: files are lost when the service stops")
     return objects
 
 

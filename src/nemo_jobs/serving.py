@@ -1,6 +1,8 @@
 """uvicorn, set up for this service: on a socket that is bound already, signals left alone."""
 
+import asyncio
 import contextlib
+import logging
 import socket
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -13,6 +15,7 @@ from nemo_jobs.http.transport import OneWriteProtocol
 def make_config(app: Any) -> uvicorn.Config:
     """For the ASGI callable `app`. httptools parses about twice as fast as h11; uvloop brought
     nothing here."""
+    logging.getLogger("uvicorn.error").addFilter(_is_news)
     return uvicorn.Config(
         app,
         http=OneWriteProtocol,
@@ -27,6 +30,11 @@ def make_config(app: Any) -> uvicorn.Config:
         timeout_keep_alive=30,
         timeout_graceful_shutdown=1,
     )
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    """Transfers that a stop of the service cut need no trace each: the server says how many."""
+    return not (record.exc_info and isinstance(record.exc_info[1], asyncio.CancelledError))
 
 
 class Server(uvicorn.Server):

@@ -98,6 +98,23 @@ def test_c034_a_download_in_which_the_service_is_killed_is_not_taken_for_whole(s
             answer.read()
 
 
+def test_a_stop_in_the_middle_of_transfers_is_quick_and_quiet(service: Service) -> None:
+    service.start()
+    make(service)
+    assert put(service, "a", os.urandom(MIB), 40) == 200
+    with (
+        getting(service, "a") as answer,
+        socket.create_connection(("127.0.0.1", service.port)) as connection,
+    ):
+        assert answer.read(1000)
+        head = f"PUT {FILES}/b HTTP/1.1\r\nhost: localhost\r\ncontent-length: {100 * MIB}\r\n\r\n"
+        connection.sendall(head.encode() + os.urandom(4 * MIB))
+        until(lambda: len(stored(service)) > 1)
+        assert service.stop() == 0
+    assert "Traceback" not in service.stderr.read_text()
+    assert len(stored(service)) == 1
+
+
 @pytest.mark.time_limit(180)
 def test_c071_a_large_file_flows_through_and_memory_stays_flat(service: Service) -> None:
     service.start()
