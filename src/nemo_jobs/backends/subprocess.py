@@ -36,7 +36,7 @@ from nemo_jobs.backends.keeper_process import boot_id
 from nemo_jobs.backends.subprocess_facts import observation
 from nemo_jobs.backends.subprocess_files import erase, release
 from nemo_jobs.backends.subprocess_identity import VARIABLE, erase_token, write_token
-from nemo_jobs.backends.subprocess_output import OutputReader, OutputWatcher, Waker
+from nemo_jobs.backends.subprocess_output import OutputReader, OutputWatcher, Waker, WipesOutput
 from nemo_jobs.backends.subprocess_plan import start_request
 from nemo_jobs.domain.clock import Clock
 
@@ -49,7 +49,7 @@ _LOOK_SECONDS = 120.0
 _ELSEWHERE_TRIES = 3
 
 
-class HostProcesses:
+class HostProcesses(WipesOutput):
     """What is known here of the processes of keepers, and their output."""
 
     def __init__(

@@ -49,6 +49,19 @@ def release(path: str, position: int) -> int:
         os.close(file)
 
 
+def wipe(out: str) -> None:
+    """Empty the output files of a task that has ended."""
+    for suffix in STREAMS.values():
+        try:
+            file = os.open(out + suffix, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        except OSError:
+            continue  # removed, or never written
+        try:
+            os.ftruncate(file, 0)
+        finally:
+            os.close(file)
+
+
 def erase(task_dir: str, out: str, attempt_dir: str, root: str, deadline: float) -> None:
     """Delete what a task left, and its empty parents. Raises `Unavailable` when time runs out."""
     if not task_dir.startswith(root + "/") or os.path.dirname(os.path.dirname(task_dir)) != attempt_dir:

@@ -14,8 +14,8 @@ import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from nemo_jobs.backends.api import Json, LogPiece
-from nemo_jobs.backends.subprocess_files import STREAMS
+from nemo_jobs.backends.api import Handle, Json, LogPiece
+from nemo_jobs.backends.subprocess_files import STREAMS, wipe
 from nemo_jobs.domain.clock import Clock
 
 BLOCK = 1 << 20
@@ -197,3 +197,10 @@ def _hole(file: int, position: int, size: int) -> int:
         return os.lseek(file, position, os.SEEK_DATA) - position
     except OSError:
         return size - position  # nothing but a hole up to the end
+
+
+class WipesOutput:
+    """Dropping what tasks wrote once it is stored."""
+
+    async def wipe_output(self, handle: Handle) -> None:
+        await asyncio.to_thread(wipe, handle.data["out"])

@@ -134,7 +134,7 @@ class Follower:
         try:
             while not await self._turn():
                 pass
-            await self._hidden.end()
+            await self._hidden.end(self.backend, self.handle)
         except LeaseLost:
             log.info("step %s of %s is looked after by another service", self.step.name, self.step.job)
         finally:

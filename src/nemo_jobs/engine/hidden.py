@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from nemo_jobs.backends import api
-from nemo_jobs.backends.api import Plan
+from nemo_jobs.backends.api import Backend, Handle, Plan, Wipes
 from nemo_jobs.domain.model import Json, Reason, StepRecord, Unavailable
 from nemo_jobs.domain.secrets import Sealed, references
 from nemo_jobs.store.steps import Outcome, TaskChange
@@ -134,14 +134,20 @@ class Hidden:
             tasks=tuple(self._task(task) for task in outcome.tasks),
         )
 
-    async def end(self) -> None:
-        """The run has ended: what it was given is needed no more."""
+    async def end(self, backend: Backend, handle: Handle | None) -> None:
+        """The run has ended and its output is stored: what it was given is needed no more, and
+        what it wrote, in which values may stand, is nowhere else."""
         if not self._wanted or self._secrets is None:
             return
         try:
             await self._secrets.forget(self._step_id)
         except Unavailable as error:
             log.warning("what a run was given is dropped with the next start: %s", error)
+        if handle is not None and isinstance(backend, Wipes):
+            try:
+                await backend.wipe_output(handle)
+            except (api.Unavailable, OSError) as error:
+                log.warning("the output files of %s stay until they are removed: %s", handle.key, error)
 
     def _task(self, task: TaskChange) -> TaskChange:
         cloak = self.cloak
