@@ -19,6 +19,7 @@ from bench.lists import lists
 from bench.measures import Bench, Values
 from bench.records import otlp
 from bench.table import table
+from bench.transfers import files
 from tests.e2e.service import Service
 
 OUT = Path(__file__).parent.parent / "build" / "bench"
@@ -30,6 +31,7 @@ MEASURES: dict[str, Callable[[Bench], Values]] = {
     "flood": measures.flood,
     "readable": measures.readable,
     "otlp": otlp,
+    "files": files,
     "auth": auth,
     "starts": measures.starts,
     "lists": lambda bench: lists(bench.root, bench.scale),

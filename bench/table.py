@@ -33,6 +33,15 @@ ROWS: tuple[Row, ...] = (
         *("floor_decode_per_second", "decoding alone", "≥ 100,000/s, none lost"),
     ),
     (
+        *("files", "upload of 1 GB", "upload_mb_per_second", "{:.0f} MB/s"),
+        *("floor_upload_mb_per_second", "bare Starlette route", "≥ 0.5x"),
+    ),
+    (
+        *("files", "download of 1 GB", "download_mb_per_second", "{:.0f} MB/s"),
+        *("floor_download_mb_per_second", "bare Starlette route", "≥ 0.5x"),
+    ),
+    ("files", "memory that both took", "transfer_memory_mib", "{:.0f} MiB", "", "", "< 32 MB"),
+    (
         *("auth", "GET one job with a token, p50", "get_with_token_ms", "{:.2f} ms"),
         *("floor_get_ms", "without authentication", "adds ≤ 0.3 ms"),
     ),
