@@ -127,7 +127,7 @@ async def test_existing_and_missing_things_look_the_same_from_outside(guarded):
 async def test_lists_over_all_workspaces_hold_what_the_caller_may_read(guarded):
     root = await make_token(guarded, {"*": ["admin"]})
     for path, name in ((LAB, "one"), (OTHER, "two"), (JOBS, "three")):
-        await create(guarded, root, path, name=name)
+        await create(guarded, root, path, name=name, custom_fields={"labels": {"team": "a"}})
     some = await make_token(guarded, {"lab": ["read"], "default": ["write"]})
 
     async def names(token, path, **params):
@@ -143,6 +143,12 @@ async def test_lists_over_all_workspaces_hold_what_the_caller_may_read(guarded):
     assert (found, page["filter"]) == (["one", "three"], {"status": {"$in": ["created"]}})
     assert (await names(some, ANYWHERE, filter='{"workspace":"other"}'))[0] == []
     assert (await names(some, ANYWHERE, filter='-(name:"none")'))[0] == ["one", "three"]
+    assert (await names(some, ANYWHERE, filter='{"labels.team":"a"}'))[0] == ["one", "three"]
+    assert (await names(some, ANYWHERE, filter='{"$or":[{"labels.team":"a"},{"name":"two"}]}'))[0] == [
+        "one",
+        "three",
+    ]
+    assert (await names(root, ANYWHERE, filter='{"labels.team":"a"}'))[0] == ["one", "three", "two"]
     assert (await names(some, f"{ANYWHERE}/-/steps"))[0] == ["one", "three"]
     assert (await names(some, f"{ANYWHERE}/two/steps"))[0] == []
     assert (await names(some, WORKSPACES))[0] == ["default", "lab"]
