@@ -8,7 +8,7 @@ asked for their sizes first, which it knows without reading them.
 import functools
 import json
 import operator
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import sqlalchemy as sa
 
@@ -29,18 +29,24 @@ def _these(dialect: Dialect) -> sa.ColumnElement[bool]:
 
 
 _BY_IDS = Statement(lambda dialect: sa.select(*JOB_COLUMNS).where(_these(dialect)))
-_SIZE = functools.reduce(operator.add, (sa.func.coalesce(sa.func.octet_length(part), 0) for part in _LONG))
-_SIZES = Statement(lambda dialect: sa.select(job.c.id, _SIZE).where(_these(dialect)))
+#: Bytes of a row's long parts; PostgreSQL only.
+SIZE: sa.ColumnElement[int] = functools.reduce(
+    operator.add, (sa.func.coalesce(sa.func.octet_length(part), 0) for part in _LONG)
+)
+_SIZES = Statement(lambda dialect: sa.select(job.c.id, SIZE).where(_these(dialect)))
 
 
-def rows_of(tx: Tx, ids: Sequence[str]) -> tuple[list[JobRecord], tuple[str, ...]]:
+def rows_of(
+    tx: Tx, ids: Sequence[str], sizes: Mapping[str, int] | None = None
+) -> tuple[list[JobRecord], tuple[str, ...]]:
     """The first of these jobs, in this order, and the ids that are left. One that is gone is left
-    out."""
+    out. `sizes` by id, where the caller knows them."""
     if tx.dialect == "sqlite":
         each = (tx.one(_BY_ID, {"the_id": job_id}) for job_id in ids)
         found, looked = within(JobRecord(*row) if row else None for row in each)
         return found, tuple(ids[looked:])
-    sizes = dict(tx.run(_SIZES, {"ids": json.dumps(ids)}))
+    if sizes is None:
+        sizes = dict(tx.run(_SIZES, {"ids": json.dumps(ids)}))
     taken, size = 0, 0
     while taken < len(ids) and (not size or size + sizes.get(ids[taken], 0) <= BATCH):
         size += sizes.get(ids[taken], 0)

@@ -10,7 +10,7 @@ from nemo_jobs.domain.filters import Compare, Node, Op
 from nemo_jobs.domain.model import JobRecord, NotFound, StepRecord
 from nemo_jobs.domain.states import TERMINAL, State
 from nemo_jobs.store.filters import compile_filter
-from nemo_jobs.store.job_rows import rows_of, within
+from nemo_jobs.store.job_rows import SIZE, rows_of, within
 from nemo_jobs.store.label_search import LabelSearch, search_by_label
 from nemo_jobs.store.records import JOB_COLUMNS, step_record, steps_joined
 from nemo_jobs.store.sql import Statement, Tx
@@ -91,7 +91,7 @@ def _plain(*what: sa.ColumnElement[Any]) -> dict[tuple[bool, str], Statement]:
     }
 
 
-_PLAIN_ROWS, _PLAIN_IDS = _plain(*JOB_COLUMNS), _plain(job.c.id)
+_PLAIN_ROWS, _PLAIN_IDS, _PLAIN_SIZES = _plain(*JOB_COLUMNS), _plain(job.c.id), _plain(job.c.id, SIZE)
 _TOTAL = sa.select(sa.cast(sa.func.coalesce(sa.func.sum(job_count.c.n), 0), sa.BigInteger))
 _TOTAL_HERE = _TOTAL.where(job_count.c.workspace == sa.bindparam("in_workspace"))
 _TOTALS = {True: Statement(_TOTAL_HERE), False: Statement(_TOTAL)}
@@ -119,14 +119,16 @@ def list_jobs(tx: Tx, query: JobQuery) -> JobPage:
         sort, skip = (sort[1:] if sort.startswith("-") else f"-{sort}"), from_end
     params |= {"n": size, "skip": skip}
     if query.where is None and tx.dialect == "sqlite":
-        rows = (JobRecord(*row) for row in tx.each(_PLAIN_ROWS[narrow, sort], params))
-        found, looked = within(rows)
+        found, looked = within(JobRecord(*row) for row in tx.each(_PLAIN_ROWS[narrow, sort], params))
         if looked == size:
             return JobPage(found if sort == query.sort else found[::-1], total)
     # Ids first: sorting and skipping whole rows would take as much memory as they are large.
-    of_ids = _PLAIN_IDS[narrow, sort] if query.where is None else _sorted(sort, where, labelled=labelled)
-    ids = [row[0] for row in tx.run(of_ids, params)]
-    jobs, rest = rows_of(tx, ids if sort == query.sort else ids[::-1])
+    sized = query.where is None and tx.dialect == "postgresql"
+    plain = _PLAIN_SIZES if sized else _PLAIN_IDS
+    of_ids = plain[narrow, sort] if query.where is None else _sorted(sort, where, labelled=labelled)
+    rows = tx.run(of_ids, params)
+    ids = [row[0] for row in rows]
+    jobs, rest = rows_of(tx, ids if sort == query.sort else ids[::-1], dict(rows) if sized else None)
     return JobPage(jobs, total, rest)
 
 
