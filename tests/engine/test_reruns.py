@@ -55,7 +55,7 @@ async def report(bench: Bench, state: State, name: str = "moth", step: str = "st
 
 
 async def test_the_storage_goes_along_and_what_is_left_of_the_old_attempt_goes(bench: Bench) -> None:
-    await bench.start()
+    engine = await bench.start()
     await bench.create("moth", {}, {"FAKE_EXIT_CODE": "3"}, {})
     first = (await bench.until("moth", "error")).attempt_id
     world = bench.place.world
@@ -65,7 +65,7 @@ async def test_the_storage_goes_along_and_what_is_left_of_the_old_attempt_goes(b
     assert job.attempt_id == second and world.storage == {second}
     # One start for each run: the step before was not started again.
     assert sorted(world.starts.values()) == [1, 1, 1]
-    sweeper = bench.engine._sweeper
+    sweeper = engine._sweeper
     bench.place.clock.advance(101)
     await sweeper.reclaim_storage()
     await swept(bench)
@@ -170,7 +170,9 @@ async def test_a_job_resumed_after_a_pause_from_outside_has_a_task_of_its_own(be
     await bench.move_until("moth", "completed")
 
 
-async def test_what_was_asked_for_while_a_removal_ran_is_still_done(bench: Bench) -> None:
+async def test_what_was_asked_for_while_a_removal_ran_is_still_done(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A wipe that comes while the workload is being removed is not forgotten with it."""
     engine = await bench.start()
     await bench.create("moth")
@@ -184,7 +186,7 @@ async def test_what_was_asked_for_while_a_removal_ran_is_still_done(bench: Bench
         if not wipe_storage:
             await bench.db.write(jobs.delete_job, WORKSPACE, "moth", bench.place.clock.now())
 
-    backend.remove = slow
+    monkeypatch.setattr(backend, "remove", slow)
     await engine._sweeper.remove_due()
     assert bench.place.world.storage == {job.attempt_id}
     await swept(bench)

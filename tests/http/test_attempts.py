@@ -143,7 +143,7 @@ async def test_attempts_are_listed_with_all_that_is_theirs(service):
 )
 async def test_what_does_not_fit_is_refused(service, method, path, status):
     await failed(service)
-    given = {} if method == "GET" else {"json": {}}
+    given: dict = {} if method == "GET" else {"json": {}}
     answer = await service.client.request(method, f"{MOTH}/{path}", **given)
     assert answer.status_code == status, answer.text
 
@@ -277,6 +277,7 @@ async def test_control_is_set_at_creation_and_later(service):
     for unchanged in ({}, {"pause_ttl_seconds": None}):
         kept = await ok(await service.client.patch(f"{MOTH}/control", json=unchanged))
         assert kept["control"] == {"pause_ttl_seconds": 0}
+    wrong: object
     for wrong in (-1, 1.5, "soon", [], 1 << 40):
         answer = await service.client.patch(f"{MOTH}/control", json={"pause_ttl_seconds": wrong})
         await refused(answer, 422, "pause_ttl_seconds")

@@ -191,3 +191,15 @@ async def test_an_outside_write_while_an_engine_holds_the_step_is_seen_by_it(sto
     after = await store.moved(step, SUBMITTED, SUCCEEDED)
     assert after.state is State.COMPLETED
     assert (await store.request("j", Trigger.CANCEL)).state == "completed"
+
+
+async def test_details_of_a_step_that_others_followed_leave_the_job_alone(store: Store) -> None:
+    await store.create("j", "one", "two")
+    await patch(store, State.ACTIVE, step="one")
+    await patch(store, State.COMPLETED, step="one")
+    await patch(store, State.ERROR, step="two", error_details={"message": "it broke"})
+    before = await store.job("j")
+    after = await patch(store, State.COMPLETED, step="one", status_details={"message": "late", "n": 1})
+    assert after.status_details["n"] == 1 and after.message == "late"
+    assert await store.job("j") == before
+    assert before.error_details == '{"message":"it broke"}'

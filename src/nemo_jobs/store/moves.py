@@ -267,7 +267,8 @@ def _roll_up(tx: Tx, at: Located, after: StepRecord, change: Move, now: int, act
         state, job_state = target, rolled
     if happened:
         events.append(tx, happened)
-    _mirror(tx, at, (following or after, after), job_state, change.retention, now)
+    if happened or after.state is not State.COMPLETED or after.ordinal + 1 == after.steps_total:
+        _mirror(tx, at, (following or after, after), job_state, change.retention, now)
     return following
 
 

@@ -138,22 +138,20 @@ def update_step_status(
         )
     if state is not before.state and state not in WRITABLE[before.state]:
         raise Conflict(f"step {step_name!r} can't become {state}: it is {before.state}")
-    moved = state is not before.state
-    told = status_details.get("message")
-    message = told if isinstance(told, str) else (f"reported as {state}" if moved else before.message)
-    change = Move(
-        path=(state,) if moved else (),
-        reason=Reason.REPORTED if moved else before.reason,
-        message=message,
-        status_details=status_details,
-        error_details=error_details,
-        due_at=now if moved else None,
-        retention=retention,
-    )
-    after = move(tx, at, change, now, actor).step
-    if moved:
+    change = Move(status_details=status_details, error_details=error_details, retention=retention)
+    after = move(tx, at, _reported(change, before, state, now), now, actor).step
+    if state is not before.state:
         tx.wake("work", after.id)
     return after
+
+
+def _reported(change: Move, before: StepRecord, state: State, now: int) -> Move:
+    told = change.status_details.get("message")
+    if state is before.state:
+        message = told if isinstance(told, str) else before.message
+        return replace(change, reason=before.reason, message=message)
+    message = told if isinstance(told, str) else f"reported as {state}"
+    return replace(change, path=(state,), reason=Reason.REPORTED, message=message, due_at=now)
 
 
 def put_task(
@@ -183,10 +181,9 @@ def put_task(
     before = next((item for item in known if name in (item.name, item.id)), None)
     report = _Report(state, status_details, error_details or None, error_stack and text(error_stack))
     if before is None:
-        fresh = tasks.new(step, name, len(known), now, actor)
-        made = _unknown(replace(fresh, reported_at=now), step, report)
-        tasks.insert(tx, made)
-        after: TaskRecord | None = made
+        fresh = replace(tasks.new(step, name, len(known), now, actor), reported_at=now)
+        after: TaskRecord | None = _unknown(fresh, step, report)
+        tasks.insert(tx, after or fresh)
     else:
         after = _known(before, step, report)
         tasks.save(tx, before, after or before, now, actor)
