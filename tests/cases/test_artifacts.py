@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.bed.postgres import Missing, PostgresServer
 from tests.cases.kit import cancel, create, first_line, profile, script, step_of
 from tests.e2e.service import JOBS, NEMO, Client, Json, Service, proc_file, until
 
@@ -40,10 +41,22 @@ def note(client: Client, name: str) -> str:
     return str(step_of(client, name)["status_details"].get("results_note", ""))
 
 
-@pytest.fixture
-def own(tmp_path: Path) -> Iterator[Service]:
+@pytest.fixture(scope="module")
+def postgres() -> Iterator[PostgresServer]:
+    try:
+        server = PostgresServer.start()
+    except Missing as error:
+        pytest.skip(str(error))
+    yield server
+    server.destroy()
+
+
+@pytest.fixture(params=["sqlite"])
+def own(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Service]:
     """A service that a test may kill."""
-    service = Service(tmp_path, subprocess_config={"graceful_shutdown_timeout_seconds": 1})
+    url = None if request.param == "sqlite" else request.getfixturevalue("postgres").new_database()
+    config = {"graceful_shutdown_timeout_seconds": 1}
+    service = Service(tmp_path, database_url=url, subprocess_config=config)
     try:
         yield service.start()
     finally:
@@ -168,6 +181,7 @@ def test_nothing_left_in_the_work_directory_is_too_late(own: Service) -> None:
     until(lambda: not list((own.root / "work").glob("default/*/*/*/task-*")), 20)
 
 
+@pytest.mark.parametrize("own", ["sqlite", "postgresql"], indirect=True)
 def test_c034_a_service_that_is_killed_while_it_stores_doubles_and_loses_nothing(own: Service) -> None:
     client = own.client()
     text = INTO + "mkdir many; for i in $(seq 200); do echo $i > many/$i; done; head -c 100M /dev/zero > big"

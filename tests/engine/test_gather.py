@@ -16,6 +16,7 @@ from nemo_jobs.files.objects import ObjectsUnavailable, Stored
 from nemo_jobs.store import filesets, jobs, results
 from nemo_jobs.store.rerun import Rerun, rerun
 from nemo_jobs.store.results import ResultRecord
+from nemo_jobs.store.tables import removal
 from nemo_jobs.store.tables_files import file, fileset, object_removal
 from tests.engine.bench import WORKSPACE, Bench, open_place
 
@@ -265,6 +266,22 @@ async def test_the_profiles_limit_holds_and_is_told(bench: Bench) -> None:
     await bench.until("moth", "completed")
     assert list(await results_of(bench, "moth")) == ["model.json"]
     assert await note_of(bench, "moth") == "ckpt was left out: it does not fit"
+
+
+@pytest.mark.config(results_max_bytes=3, cleanup_completed_jobs_immediately=True)
+async def test_the_directory_is_kept_for_a_while_when_something_was_left_out(bench: Bench) -> None:
+    await bench.start()
+    await bench.create("whole", {"FAKE_RESULTS": '{"aa": "1"}'})
+    await bench.until("whole", "completed")
+    await bench.create("parts", LEFT)
+    await bench.until("parts", "completed")
+    (parts,) = [
+        work
+        for work in bench.place.world.works.values()
+        if work.script.get("FAKE_RESULTS") == LEFT["FAKE_RESULTS"]
+    ]
+    due = dict(await bench.db.read(lambda tx: tx.run(sa.select(removal.c.key, removal.c.due_at))))
+    assert due[parts.handle.key] == bench.place.clock.now() + 3600 * 1_000_000
 
 
 async def test_a_fileset_that_is_gone_is_told_and_the_step_ends_as_it_did(bench: Bench) -> None:
