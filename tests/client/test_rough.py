@@ -16,6 +16,7 @@ import pytest
 from nemo_jobs.client import (
     AsyncJobsClient,
     BadAnswer,
+    BadRequest,
     Conflict,
     ConnectionFailed,
     HttpError,
@@ -100,6 +101,28 @@ def test_a_kept_connection_that_was_closed_meanwhile_costs_no_pause(connect: Con
         assert (len(server.seen), client.pauses, client.warnings) == (3, [0], [])
 
 
+def test_an_error_of_nonsense_is_still_that_error(connect: Connect) -> None:
+    for body in (
+        b"[" * 200_000,
+        b"\xff\x00",
+        b"",
+        b'{"detail": 7}',
+        b'{"detail": [7, {"loc": 5}]}',
+        b'{"detail": {}}',
+    ):
+        with scripted(Reply(400, body)) as server, pytest.raises(BadRequest) as caught:
+            connect(server.url).get_job("x")
+        assert str(caught.value)
+
+
+def test_a_kept_connection_that_fails_costs_none_of_the_tries(connect: Connect) -> None:
+    replies = Reply(body=job()), Reply(drop=True), Reply(503, {"detail": "x"}), Reply(body=job())
+    with scripted(*replies) as server:
+        client = connect(server.url, repeats=1)
+        client.get_job("a")
+        assert client.get_job("b")["name"] == "moth-sorter"
+
+
 def test_many_kept_connections_that_a_restart_closed_cost_one_try(kind: str) -> None:
     """After a restart none of them works; a call must not try them one by one until it gives up."""
     together = threading.Barrier(6)
@@ -141,6 +164,32 @@ def test_what_nobody_asked_for_is_not_taken_for_an_answer(connect: Connect) -> N
         client = connect(url)
         assert client.get_job("a")["name"] == "one"
         assert client.get_job("b")["name"] == "two"
+
+
+def test_more_than_was_announced_is_not_taken_for_the_next_answer(connect: Connect) -> None:
+    """However it arrives: with the answer, it is in our own buffer already."""
+    hold = threading.Event()
+    body = b'{"name": "one"}' + OK + b'content-length: 16\r\n\r\n{"name": "evil"}'
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve() -> None:
+            for answer in (OK + b"content-length: 15\r\n\r\n" + body, OK + b"content-length: 2\r\n\r\n{}"):
+                peer, _ = listener.accept()
+                peers.append(peer)
+                peer.recv(65536)
+                peer.sendall(answer)
+            hold.wait(10)
+
+        peers: list[socket.socket] = []
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        client = connect(f"http://127.0.0.1:{listener.getsockname()[1]}")
+        assert client.get_job("a") == {"name": "one"}
+        assert client.get_job("b") == {}
+        hold.set()
+        thread.join(5)
+        for peer in peers:
+            peer.close()
 
 
 def test_a_redirect_is_told_and_not_followed(connect: Connect) -> None:
@@ -214,6 +263,7 @@ OK = b"HTTP/1.1 200 OK\r\n"
         (OK + b"".join(b"x%d: y\r\n" % n for n in range(300)) + b"\r\n", "too many headers"),
         (OK + b"content-length: 3\r\n\r\n{]}", "isn't JSON"),
         (OK + b"content-length: 2\r\n\r\n\xff\xfe", "isn't JSON"),
+        (OK + b"content-length: 200000\r\n\r\n" + b"[" * 200_000, "isn't JSON"),
     ],
 )
 def test_what_is_no_proper_answer_is_told_and_not_repeated(

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, SupportsIndex
+from collections.abc import AsyncIterator, Callable, Mapping
+from typing import TYPE_CHECKING, Any
 
 from nemo_jobs.client.connection import (
     LAST_CHUNK,
@@ -113,6 +113,7 @@ class AsyncConnection:
         #: Seconds that the server may stay silent.
         self.timeout = timeout
         self._reader, self._writer = reader, writer
+        self._taken = 0
 
     @classmethod
     async def open(cls, address: Address, *, timeout: float, ca_file: str | None = None) -> AsyncConnection:
@@ -180,6 +181,7 @@ class AsyncConnection:
                 line = await self._reader.readline()
         except ValueError as error:
             raise BadAnswer("a line of the answer's head is too long") from error
+        self._taken += len(line)
         if not line.endswith(b"\n"):
             raise self._ended("the server closed the connection without an answer")
         return line.decode("latin-1").rstrip("\r\n")
@@ -188,6 +190,7 @@ class AsyncConnection:
         """What has arrived of the body, at most that many bytes; empty at its end."""
         async with asyncio.timeout(self.timeout):
             found = await self._reader.read(most)
+        self._taken += len(found)
         if not found and self._reader.broken:
             raise self._ended("the connection broke in the middle of an answer")
         return found
@@ -196,14 +199,10 @@ class AsyncConnection:
         broken = self._reader.broken
         return ConnectionFailed(f"{text}: {broken}" if broken else text)
 
-    def rest(self) -> None:
-        """No request is under way now."""
-        self._reader.spoken = False
-
     def stale(self) -> bool:
         """Whether a resting connection can't take a request: the server has closed it, or has said
         something that nobody asked for."""
-        return self._reader.spoken or self._reader.at_eof() or self._writer.is_closing()
+        return self._reader.fed != self._taken or self._reader.at_eof() or self._writer.is_closing()
 
     def close(self) -> None:
         """Close at once; nothing more is sent."""
@@ -244,12 +243,12 @@ class Reader(asyncio.StreamReader):
     """Hands out what had arrived before a connection broke: it may be the server's answer."""
 
     broken: BaseException | None = None
-    #: Something came since this was last cleared.
-    spoken = False
+    #: Bytes that have arrived.
+    fed = 0
 
-    def feed_data(self, data: Iterable[SupportsIndex]) -> None:
+    def feed_data(self, data: Any) -> None:
         """Bytes arrived."""
-        self.spoken = True
+        self.fed += len(data)
         super().feed_data(data)
 
     def set_exception(self, exc: BaseException) -> None:

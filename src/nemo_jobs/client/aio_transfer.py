@@ -91,7 +91,7 @@ class AsyncDownload:
             target = await asyncio.to_thread(self.about.target, path)
             part = part_of(target)
             try:
-                file: Any = await asyncio.to_thread(open, part, "xb")
+                file = await _opened(part)
                 try:
                     async for piece in self.iter_bytes():
                         await asyncio.to_thread(file.write, piece)
@@ -114,3 +114,13 @@ class AsyncDownload:
 
     async def __aexit__(self, *error: object) -> None:
         self.close()
+
+
+async def _opened(path: str) -> Any:
+    """A new file to write. When the caller is cancelled meanwhile, it is closed again."""
+    opening = asyncio.ensure_future(asyncio.to_thread(open, path, "xb"))
+    try:
+        return await asyncio.shield(opening)
+    except asyncio.CancelledError:
+        (await opening).close()
+        raise

@@ -223,7 +223,6 @@ class AsyncTransport:
             and response.headers.get("connection", "").lower() != "close"
             and len(self._kept) < MOST_KEPT
         ):
-            connection.rest()
             self._kept.append(connection)
         else:
             connection.close()

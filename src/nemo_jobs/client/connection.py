@@ -174,6 +174,7 @@ class Connection:
     def __init__(self, address: Address, *, timeout: float, ca_file: str | None = None) -> None:
         self.address = address
         self.used = False
+        self._timeout = timeout
         self._interrupted = False
         try:
             self._socket = _connect(address, timeout, ca_file)
@@ -224,7 +225,15 @@ class Connection:
     def stale(self) -> bool:
         """Whether a connection without a request can't take one: the server has closed it, or has
         said something that nobody asked for."""
-        return self._readable()
+        if self._readable():
+            return True
+        self._socket.settimeout(0)
+        try:
+            return bool(self._reader.peek(1))
+        except OSError:  # TLS, when there is nothing to read
+            return False
+        finally:
+            self._socket.settimeout(self._timeout)
 
     def _answered(self) -> bool:
         """Whether the server has answered before it has all of the request. TLS can't tell."""
@@ -238,6 +247,7 @@ class Connection:
         return bool(watch.poll(0))
 
     def set_timeout(self, seconds: float) -> None:
+        self._timeout = seconds
         self._socket.settimeout(seconds)
 
     def close(self) -> None:

@@ -112,7 +112,7 @@ def error_for(status: int, body: bytes, *, method: str, target: str, tries: int)
 
     try:
         payload = json.loads(body)
-    except ValueError:
+    except (ValueError, RecursionError):
         payload = None
     kind = _BY_STATUS.get(status, ServerError if status >= 500 else HttpError)
     detail = _detail(payload) or body[:500].decode("utf-8", "replace").strip() or f"HTTP status {status}"
@@ -132,7 +132,8 @@ def _problem(item: Any) -> str:
     if not isinstance(item, dict):
         return str(item)
     path = ""
-    for part in item.get("loc", ()):
+    place = item.get("loc")
+    for part in place if isinstance(place, list) else ():
         path += f"[{part}]" if isinstance(part, int) else f".{part}" if path else str(part)
     message = str(item.get("msg", item)).removeprefix("Value error, ")
     return f"{path}: {message}" if path else message

@@ -143,7 +143,7 @@ def lines_of(event: Event) -> list[LogLine]:
     """The log lines that an event carries. Raises `BadAnswer`."""
     try:
         payload = json.loads(event.data) if event.data else []
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise BadAnswer("the log stream sent something that isn't JSON") from error
     items = payload if isinstance(payload, list) else [payload]
     return [cast(LogLine, item) for item in items if isinstance(item, dict) and "message" in item]
