@@ -102,7 +102,9 @@ async def _check(bench: Bench, names: list[str]) -> None:
         tree = await bench.db.read(jobs.status_tree, WORKSPACE, name)
         if tree.job.state == "completed":
             assert all(step.state == "completed" for step, _ in tree.steps)
-        found, total = await bench.db.read(attempts.list_attempts, WORKSPACE, name, AttemptQuery(sort="seq"))
+        found, total, _ = await bench.db.read(
+            attempts.list_attempts, WORKSPACE, name, AttemptQuery(sort="seq")
+        )
         assert [one.seq for one in found] == list(range(total))
         assert [one.is_current for one in found] == [False] * (total - 1) + [True]
         assert all(one.state in ("completed", "error", "cancelled") for one in found[:-1])

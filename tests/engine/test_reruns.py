@@ -200,6 +200,6 @@ async def test_attempts_of_a_job_that_runs_again_and_again_stay_apart(bench: Ben
         await bench.until("moth", "completed")
         await again(bench)
     await bench.until("moth", "completed")
-    found, total = await bench.db.read(attempts.list_attempts, WORKSPACE, "moth", AttemptQuery())
+    found, total, _ = await bench.db.read(attempts.list_attempts, WORKSPACE, "moth", AttemptQuery())
     assert [one.seq for one in found] == [4, 3, 2, 1, 0] and total == 5
     assert all(one.state == "completed" and json.loads(one.status_details) == {} for one in found)

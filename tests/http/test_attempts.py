@@ -5,6 +5,8 @@ import json
 import pytest
 
 from nemo_jobs.domain.states import Trigger
+from nemo_jobs.store import attempts
+from nemo_jobs.store.attempts import AttemptQuery
 from tests.http.kit import JOBS, body, open_service, served, steps_named
 from tests.http.test_stream import follow
 
@@ -318,3 +320,19 @@ async def test_a_rerun_that_is_sent_twice_is_one(service):
     await refused(
         await service.client.post(f"{MOTH}/rerun", headers={"idempotency-key": "k-2"}), 409, "created"
     )
+
+
+async def test_a_page_of_large_attempts_is_sent_in_pieces(service):
+    """Never held in memory as a whole: each attempt may have run another spec of megabytes."""
+    await failed(service)
+    for number in range(5):
+        spec = {"spec": {"n": number, "pad": "x" * 3_000_000}, "platform_spec": steps_named("work")}
+        await ok(await service.client.patch(MOTH, json=spec))
+        await ok(await service.client.post(f"{MOTH}/rerun"))
+        await service.client.post(f"{MOTH}/cancel")
+    first = await service.db.read(attempts.list_attempts, "default", "moth", AttemptQuery())
+    assert len(first.attempts) == 3 and len(first.rest) == 3
+    page = await ok(await service.client.get(f"{MOTH}/attempts"))
+    assert [one["seq"] for one in page["data"]] == [5, 4, 3, 2, 1, 0]
+    assert page["pagination"]["current_page_size"] == 6 and page["sort"] == "-seq"
+    assert [one["spec"].get("n") for one in page["data"]] == [4, 3, 2, 1, 0, None]

@@ -182,7 +182,7 @@ class Histories(RuleBasedStateMachine):
         assert all(stored == int(there) for stored, there in lines)
 
     def check_attempts(self, tx: Tx, job: JobRecord) -> None:
-        found, total = attempts.list_attempts(
+        found, total, _ = attempts.list_attempts(
             tx, "default", job.name, AttemptQuery(sort="seq", page_size=1000)
         )
         assert [one.seq for one in found] == list(range(total))

@@ -199,7 +199,7 @@ async def test_a_list_of_attempts_is_filtered_sorted_and_paged(store: Store) -> 
         await again(store)
 
     async def listed(**query: Any) -> tuple[list[int], int]:
-        found, total = await store.read(attempts.list_attempts, "default", "j", AttemptQuery(**query))
+        found, total, _ = await store.read(attempts.list_attempts, "default", "j", AttemptQuery(**query))
         return [one.seq for one in found], total
 
     assert await listed() == ([3, 2, 1, 0], 4)

@@ -4,7 +4,7 @@ The routes without an attempt in their path show and write the current one. A wr
 that is not current any more changes that attempt alone, never the job.
 """
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError
@@ -12,6 +12,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter,
 from nemo_jobs.domain.model import Json
 from nemo_jobs.domain.spec import JsonObject
 from nemo_jobs.domain.states import State
+from nemo_jobs.http.downloads import stream_out
 from nemo_jobs.http.errors import BadInput, Refused
 from nemo_jobs.http.identity import caller
 from nemo_jobs.http.jobs import JOBS, check_page_size
@@ -29,7 +30,18 @@ from nemo_jobs.http.steps import (
     one_or_many,
     step_filter,
 )
-from nemo_jobs.http.wire import Reply, attempt_text, dumps, json_reply, page_reply, step_json, task_json
+from nemo_jobs.http.wire import (
+    JSON_TYPE,
+    PAGE_HEAD,
+    Reply,
+    attempt_text,
+    dumps,
+    json_reply,
+    page_reply,
+    page_tail,
+    step_json,
+    task_json,
+)
 from nemo_jobs.store import attempts as store
 from nemo_jobs.store import jobs
 
@@ -68,7 +80,8 @@ _STATUS_UPDATE = TypeAdapter(StatusUpdate)
 _TASK_UPDATE = TypeAdapter(TaskUpdate)
 
 
-async def list_attempts(api: Api, request: Request) -> Reply:
+async def list_attempts(api: Api, request: Request) -> Reply | None:
+    """A page; one that is too large to be held in memory is sent as it is read."""
     query = request.query(AttemptListQuery)
     check_page_size(query.page_size)
     narrow = attempt_filter(request.pairs())
@@ -79,15 +92,26 @@ async def list_attempts(api: Api, request: Request) -> Reply:
         page=query.page,
         page_size=query.page_size,
     )
-    found, total = await api.parts.db.read(store.list_attempts, path["workspace"], path["name"], asked)
-    return page_reply(
-        [attempt_text(attempt) for attempt in found],
-        page=query.page,
-        page_size=query.page_size,
-        total=total,
-        sort=query.sort,
-        where=narrow.model_dump(mode="json", exclude_none=True) or None,
-    )
+    found = await api.parts.db.read(store.list_attempts, path["workspace"], path["name"], asked)
+    shown: Json = {
+        **{"page": query.page, "page_size": query.page_size, "total": found.total, "sort": query.sort},
+        "where": narrow.model_dump(mode="json", exclude_none=True) or None,
+    }
+    if not found.rest:
+        return page_reply([attempt_text(attempt) for attempt in found.attempts], **shown)
+    await stream_out(request, 200, (JSON_TYPE,), _pieces(api, found, shown))
+    return None
+
+
+async def _pieces(api: Api, found: store.AttemptPage, shown: Json) -> AsyncIterator[bytes]:
+    """A page bit by bit. What is deleted meanwhile is missing in it, and not counted."""
+    count, between, attempts, rest = 0, PAGE_HEAD, found.attempts, found.rest
+    while attempts or rest:
+        for attempt in attempts:
+            yield f"{between}{attempt_text(attempt)}".encode()
+            count, between = count + 1, ","
+        attempts, rest = await api.parts.db.read(store.rows_of, rest) if rest else ([], ())
+    yield f"{'' if count else between}{page_tail(count, **shown)}".encode()
 
 
 async def get_attempt(api: Api, request: Request) -> Reply:

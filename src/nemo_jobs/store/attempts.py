@@ -5,6 +5,7 @@ and shows what the job does. A job's definition is that of attempts to come: whe
 the attempts that are there get a copy of what they ran.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -12,6 +13,7 @@ import sqlalchemy as sa
 
 from nemo_jobs.domain.model import JobRecord, Json
 from nemo_jobs.domain.states import State
+from nemo_jobs.store.job_rows import BATCH
 from nemo_jobs.store.lookup import attempt_in, get_job, lock_job
 from nemo_jobs.store.records import dump, text
 from nemo_jobs.store.sql import Row, Statement, Tx
@@ -47,6 +49,15 @@ class AttemptQuery:
     sort: str = "-seq"  # seq; with - descending
     page: int = 1
     page_size: int = 25
+
+
+class AttemptPage(NamedTuple):
+    """The first attempts of a page, how many match in all, and the ids of the page's other ones, which
+    were too large to come along: `rows_of` fetches them."""
+
+    attempts: list[AttemptRecord]
+    total: int
+    rest: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,10 +103,8 @@ def _record(row: Row) -> AttemptRecord:
     return AttemptRecord(*values)
 
 
-def list_attempts(
-    tx: Tx, workspace: str, job_name: str, query: AttemptQuery
-) -> tuple[list[AttemptRecord], int]:
-    """The attempts of the page and how many match in all. Raises NotFound for the job."""
+def list_attempts(tx: Tx, workspace: str, job_name: str, query: AttemptQuery) -> AttemptPage:
+    """A page. Raises NotFound for the job."""
     found = get_job(tx, workspace, job_name)
     where = [attempt.c.job_id == found.id]
     if query.states is not None:
@@ -104,10 +113,28 @@ def list_attempts(
     total = int(row[0]) if row else 0
     skip = (query.page - 1) * query.page_size
     if skip >= total:
-        return [], total
+        return AttemptPage([], total)
     order = attempt.c.seq.desc() if query.sort.startswith("-") else attempt.c.seq
-    chosen = _ALL.where(*where).order_by(order).limit(query.page_size).offset(skip)
-    return [_record(row) for row in tx.run(chosen)], total
+    ids = sa.select(attempt.c.id).select_from(_JOINED).where(*where).order_by(order)
+    chosen = [row[0] for row in tx.run(ids.limit(query.page_size).offset(skip))]
+    attempts, rest = rows_of(tx, chosen)
+    return AttemptPage(attempts, total, rest)
+
+
+def rows_of(tx: Tx, ids: Sequence[str]) -> tuple[list[AttemptRecord], tuple[str, ...]]:
+    """The first of these attempts, in this order, and the ids that are left: each may hold a spec
+    of megabytes. One that is gone is left out."""
+    found: list[AttemptRecord] = []
+    size = 0
+    for looked, attempt_id in enumerate(ids, 1):
+        row = tx.one(_BY_ID, {"the_attempt": attempt_id})
+        if row is None:
+            continue
+        found.append(_record(row))
+        size += len(found[-1].spec) + len(found[-1].platform_spec) + len(found[-1].status_details)
+        if size > BATCH:
+            return found, tuple(ids[looked:])
+    return found, ()
 
 
 _OF_JOB = attempt.c.job_id == sa.bindparam("the_job")
