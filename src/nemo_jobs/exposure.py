@@ -42,8 +42,8 @@ def tell(host: str, settings: "Settings", tokens: int) -> None:
         return
     if tokens == 0 and not auth.oidc.issuer:
         log.warning(
-            "authentication is on and there is no token yet: nobody can call. Stop the service and make "
-            "the first one: nemo auth tokens create --data-dir DIR (with PostgreSQL: --database-url URL)"
+            "authentication is on and there is no token yet: nobody can call. Make the first one here: "
+            "nemo auth tokens create NAME --data-dir DIR (with PostgreSQL: --database-url URL)"
         )
     if not is_loopback(host) and settings.service.scheme == "http":
         log.warning(

@@ -4,10 +4,13 @@ This is how the first token of an installation comes about: nobody could ask for
 """
 
 import asyncio
+import contextlib
+import sqlite3
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
+from urllib.parse import unquote
 
 from nemo_jobs.clock import SystemClock
 from nemo_jobs.config import default_data_dir, load_settings
@@ -15,19 +18,18 @@ from nemo_jobs.domain.model import Json, NemoJobsError
 from nemo_jobs.host import prepare_data_dir
 from nemo_jobs.http.tokens import token_json
 from nemo_jobs.store import tokens, workspaces
-from nemo_jobs.store.db import Database, Locked
+from nemo_jobs.store.db import Database, Locked, Tx
+from nemo_jobs.store.schema import check_version
 
 T = TypeVar("T")
 #: Who made it, in the list of tokens.
 ACTOR = "local"
-_RUNS = (
-    "a service runs on this data directory. Ask it instead, with an admin's token (NHX_ACCESS_TOKEN) and "
-    "without --data-dir; for the first token stop it, make one, and start it again"
-)
+#: How long a running service is waited for that writes just now, in seconds.
+_PATIENCE = 5.0
 
 
 class InUse(NemoJobsError):
-    """A running service holds the database."""
+    """A running service does not let go of the database, or is of another version."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,8 +98,8 @@ def _run(place: Place, act: Callable[[Any], T]) -> T:
         url = f"sqlite:///{directory}/nemo-jobs.db"
     try:
         return asyncio.run(_write(url, act))
-    except Locked as error:
-        raise InUse(_RUNS) from error
+    except Locked:
+        return _beside(Path(unquote(url.removeprefix("sqlite:///"))), act)
 
 
 async def _write(url: str, act: Callable[[Any], T]) -> T:
@@ -107,3 +109,22 @@ async def _write(url: str, act: Callable[[Any], T]) -> T:
         return await db.write(act)
     finally:
         await db.aclose()
+
+
+def _beside(path: Path, act: Callable[[Any], T]) -> T:
+    """In one short transaction beside a running service: SQLite lets one write after the other, and
+    the service tries again by itself. It learns of the change when it next looks the token up."""
+    with contextlib.closing(sqlite3.connect(path, timeout=_PATIENCE, isolation_level=None)) as connection:
+        tx = Tx(connection.cursor(), "sqlite")
+        try:
+            check_version(tx, str(path))
+            connection.execute("BEGIN IMMEDIATE")
+            try:
+                made = act(tx)
+            except BaseException:
+                connection.execute("ROLLBACK")
+                raise
+            connection.execute("COMMIT")
+        except sqlite3.OperationalError as error:
+            raise InUse(f"a service runs on {path.parent} and keeps its database busy: {error}") from error
+    return made

@@ -1,13 +1,17 @@
 """`nemo auth`: over the API, and in the database of this machine."""
 
 import asyncio
+import contextlib
 import json
 import os
+import sqlite3
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from nemo_jobs import local_tokens
+from nemo_jobs.store import tokens, workspaces
 from nemo_jobs.store.db import Database
 from tests.cli.conftest import Nemo
 from tests.cli.scripted import Reply, Seen, scripted
@@ -95,15 +99,48 @@ def test_the_first_token_is_made_on_this_machine(nemo: Nemo, tmp_path: Path) -> 
     assert (unknown.code, "create it first" in unknown.err) == (2, True)
 
 
-def test_a_database_in_use_says_how_to_go_on(nemo: Nemo, tmp_path: Path) -> None:
+def test_beside_a_service_it_works_as_well(nemo: Nemo, tmp_path: Path) -> None:
     place = ("--data-dir", str(tmp_path / "data"))
     assert nemo("auth", "tokens", "create", "root", *place).code == 0
-    holder = Database.open(f"sqlite:///{tmp_path}/data/nemo-jobs.db")
-    try:
+    url = f"sqlite:///{tmp_path}/data/nemo-jobs.db"
+
+    async def beside() -> None:
+        service = Database.open(url)
+        await service.start()
+        try:
+            made = await asyncio.to_thread(nemo, "auth", "tokens", "create", "more", *place)
+            assert made.code == 0, made
+            assert await service.read(tokens.find, tokens.hash_of(json.loads(made.out)["token"]))
+            assert await service.read(tokens.count) == 2
+            await service.write(workspaces.create_workspace, "lab", None, 1, "test")
+            refused = await asyncio.to_thread(
+                nemo, "auth", "tokens", "create", "x", "--grant", "no-such=read", *place
+            )
+            assert refused.code == 2
+            assert await service.read(tokens.count) == 2
+        finally:
+            await service.aclose()
+
+    asyncio.run(beside())
+
+
+def test_a_service_that_does_not_let_go_or_is_of_another_version_is_told(
+    nemo: Nemo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = ("--data-dir", str(tmp_path / "data"))
+    assert nemo("auth", "tokens", "create", "root", *place).code == 0
+    path = tmp_path / "data" / "nemo-jobs.db"
+    holder = Database.open(f"sqlite:///{path}")
+    monkeypatch.setattr(local_tokens, "_PATIENCE", 0.05)
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
         ran = nemo("auth", "tokens", "create", "root", *place)
-        assert (ran.code, "a service runs on this data directory" in ran.err) == (1, True)
-    finally:
-        asyncio.run(holder.aclose())
+        assert (ran.code, "keeps its database busy" in ran.err) == (1, True)
+        other.execute("UPDATE meta SET value = '99' WHERE key = 'schema_version'")
+        other.execute("COMMIT")
+    ran = nemo("auth", "tokens", "list", *place)
+    assert (ran.code, "schema version 99" in ran.err) == (1, True)
+    asyncio.run(holder.aclose())
 
 
 def test_odd_places_are_told(nemo: Nemo, tmp_path: Path) -> None:

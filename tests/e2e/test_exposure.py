@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from nemo_jobs import exposure
+from nemo_jobs.config import Settings
 from tests.e2e.service import Service
 from tests.e2e.test_start_and_stop import refused
 
@@ -58,3 +60,13 @@ def test_with_authentication_every_address_is_served_and_no_token_is_told_of(ser
     assert "nemo auth tokens create" in said
     assert "plain HTTP" in said
     assert service.client().get("/apis/jobs/v2/workspaces/default/jobs").status == 401
+
+
+def test_an_issuer_needs_its_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    oidc = {"issuer": "https://idp.example", "audience": "nemo"}
+    settings = Settings.model_validate({"auth": {"enabled": True, "oidc": oidc}})
+    assert exposure.problem("127.0.0.1", settings, False) is None
+    monkeypatch.setattr(exposure, "find_spec", lambda name: None)
+    said = exposure.problem("127.0.0.1", settings, False)
+    assert said is not None
+    assert "nemo-jobs[oidc]" in said

@@ -44,6 +44,16 @@ def prepare(tx: Tx, url: str, where: str) -> None:
         tx.count(_WRITE, {"version": str(SCHEMA_VERSION)})
 
 
+def check_version(tx: Tx, where: str) -> None:
+    """Raise SchemaTooNew unless the database is of this program's version, neither newer nor older."""
+    version = _version(tx) if _has_meta(tx) else 0
+    if version != SCHEMA_VERSION:
+        raise SchemaTooNew(
+            f"the database {where} has schema version {version} and this program {SCHEMA_VERSION}; "
+            "use the nemo command of the service's own version"
+        )
+
+
 def _has_meta(tx: Tx) -> bool:
     if tx.dialect == "sqlite":
         query = sa.text("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'meta'")
