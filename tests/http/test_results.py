@@ -10,6 +10,7 @@ import pytest
 
 from nemo_jobs.domain.states import Trigger
 from nemo_jobs.files.objects import new_key
+from nemo_jobs.http import results as http_results
 from nemo_jobs.store import files, results
 from nemo_jobs.store.results import Gathered
 from tests.http.kit import JOBS, body, served
@@ -312,6 +313,15 @@ async def test_a_later_attempts_results_are_shown_and_earlier_ones_on_demand(ser
     assert answer.status_code == 409
     answer = await service.client.post(f"{RESULTS}/late", json=posting("x", attempt_id=first))
     assert answer.json()["attempt_id"] == first
+
+
+async def test_a_long_list_comes_whole(service, monkeypatch):
+    monkeypatch.setattr(http_results, "MANY", 5)
+    await service.create()
+    for number in range(8):
+        await posted(service, f"model-{number}", f"models/{number}")
+    found = (await service.client.get(RESULTS)).json()["data"]
+    assert [one["name"] for one in found] == [f"model-{number}" for number in reversed(range(8))]
 
 
 async def test_results_go_with_the_job(service):

@@ -1,5 +1,6 @@
 """Results of a job: what it left behind, under names."""
 
+import asyncio
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, Field, TypeAdapter, WithJsonSchema
@@ -29,6 +30,8 @@ from nemo_jobs.store.results import ResultRecord
 RESULTS = JOBS + "/{name}/results"
 RESULT = JOBS + "/{job}/results/{name}"
 DOWNLOAD = RESULT + "/download"
+#: Writing out more than this takes milliseconds, in which others would wait.
+MANY = 500
 
 #: An attempt: its id, its number from 0 on, or the word `current`.
 Attempt = Annotated[
@@ -88,6 +91,12 @@ async def list_results(api: Api, request: Request) -> Reply:
     job, found = await api.parts.db.read(
         store.list_results, path["workspace"], path["name"], query.sort, _attempt(query.attempt_id)
     )
+    if len(found) > MANY:
+        return await asyncio.to_thread(_listed, found, job)
+    return _listed(found, job)
+
+
+def _listed(found: list[ResultRecord], job: JobRecord) -> Reply:
     shown = ",".join(dumps(result_json(record, job)) for record in found)
     return Reply(f'{{"data":[{shown}]}}'.encode())
 
