@@ -117,8 +117,8 @@ async def life(tmp_path, monkeypatch) -> AsyncIterator[Life]:
     monkeypatch.setattr(FakeBackend, "submit", submit)
     await made.start()
     yield made
-    await bench.close()
     await made.vault.aclose()
+    await bench.close()
 
 
 async def test_a_run_is_given_its_values_and_its_output_is_stored_without_them(life: Life) -> None:
@@ -352,3 +352,29 @@ async def test_a_paused_step_forgets_what_it_was_given_and_gets_it_anew(life: Li
     await life.bench.ask("moth", Trigger.RESUME)
     await life.bench.until("moth", "active")
     assert life.given["moth"] == {"TOKEN": "another-value"}
+
+
+async def test_values_that_no_program_could_be_started_with_end_the_step(life: Life) -> None:
+    variables = []
+    for n in range(17):
+        await life.put(f"token-{n}", "x" * 65536)
+        variables.append({"name": f"V{n}", "from_secret": {"name": f"token-{n}"}})
+    await life.create("moth", *variables)
+    job = await life.bench.until("moth", "error")
+    assert "1114112 bytes together" in job.message
+    assert not life.bench.place.world.works
+
+
+async def test_unfinished_lines_of_withheld_output_are_not_shown_either(life: Life) -> None:
+    await life.put("token", CLEAR)
+    await life.create("moth", FAKE_RUN_SECONDS="forever", FAKE_OUTPUT=f"half {CLEAR[:9]}")
+    await life.bench.until("moth", "active")
+    await life.until_read()
+    await life.crash()
+    await life.bench.db.write(lambda tx: tx.count(sa.text("DELETE FROM run_secret")))
+    await life.start()
+    life.writes(CLEAR[9:])
+    life.ends()
+    await life.bench.until("moth", "completed")
+    (line,) = await life.lines("moth")
+    assert "withheld" in line

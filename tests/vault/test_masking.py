@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from nemo_jobs.vault import masking
 from nemo_jobs.vault.masking import MASK, MaskedStream, Masks, unmasked
 
 TOKEN = "s3cr3t-T0k3n/+&ü"
@@ -167,3 +168,30 @@ def test_it_does_not_matter_where_output_is_cut(made, cuts):
             for line in value.splitlines():
                 if len(line.strip()) >= 4:
                     assert line.strip().encode() not in between
+
+
+@given(_output(), _CUTS)
+@settings(max_examples=200, deadline=None)
+def test_thousands_of_forms_are_found_as_a_few_are(made, cuts):
+    values, data = made
+    few = Masks(values)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(masking, "_MANY", 0)
+        many = Masks(values)
+    edges = [0, *sorted(cut for cut in cuts if cut < len(data)), len(data)]
+    pieces = [data[a:b] for a, b in itertools.pairwise(edges)]
+    assert streamed(many, pieces) == streamed(few, pieces)
+    assert many.hide(data) == few.hide(data)
+
+
+def test_a_value_of_thousands_of_lines_is_masked_in_bounded_time():
+    lines = [f"{number:05d}" for number in range(10_000)]
+    masks = Masks(["\n".join(lines)])
+    assert masks.count > 10_000
+    plain = b"this is an ordinary line of output, with a number 1234\n"
+    stream = MaskedStream(masks)
+    began = time.monotonic()
+    given = stream.feed(plain * 8000 + b"x 04711 y\nx 047")
+    assert time.monotonic() - began < 10
+    assert given == plain * 8000 + b"x *** y\nx "
+    assert stream.feed(b"11\n") == b"***\n"

@@ -58,7 +58,8 @@ class Collector:
         self._full: bool = cursor.get("full", False)
         self._splitters: dict[tuple[str, str], LineSplitter] = {}
         self._masked: dict[tuple[str, str], MaskedStream] = {}
-        for item in cursor.get("streams", ()):
+        # Of output that is withheld not even its unfinished lines are shown.
+        for item in () if cloak and cloak.withheld else cursor.get("streams", ()):
             self._restore(item["task"], item["stream"], item["state"])
         self._chunks: list[tuple[str, str, int, int, list[bytes]]] = []
         self._pending = self._taken = 0

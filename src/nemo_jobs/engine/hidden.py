@@ -20,6 +20,8 @@ log = logging.getLogger(__name__)
 
 #: How long a start waits for the values of its secrets, in seconds; then it is tried again.
 RESOLVE_SECONDS = 10.0
+#: What all values of a step may take together: a program starts with hardly more.
+MOST_BYTES = 1 << 20
 #: Work (bytes times forms to look for) above which masking leaves the event loop.
 _HEAVY = 1 << 20
 
@@ -97,6 +99,11 @@ class Hidden:
             raise SecretsAway(f"secrets can't be read now: {error}", error.retry_after) from error
         except TimeoutError as error:
             raise SecretsAway(f"secrets could not be read within {RESOLVE_SECONDS:g} s") from error
+        size = sum(len(value.encode()) for value in values.values())
+        if size > MOST_BYTES:
+            raise api.Rejected(
+                f"the values of its secrets have {size} bytes together; a step takes at most {MOST_BYTES}"
+            )
         await self._hide(plan.key, values)
         return replace(plan, secret_env=values)
 

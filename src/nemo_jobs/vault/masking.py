@@ -19,6 +19,8 @@ MASK = b"***"
 _WRAPPED = (76, 64)
 #: Left alone by `encodeURIComponent` of browsers.
 _COMPONENT = "!'()*~"
+#: From more forms than this on they are not looked for one by one.
+_MANY = 500
 #: How many places are tried before a cautious answer must do, for values that repeat themselves.
 _TRIES = 64
 _URLSAFE = bytes.maketrans(b"+/", b"-_")
@@ -27,7 +29,7 @@ _URLSAFE = bytes.maketrans(b"+/", b"-_")
 class Masks:
     """All forms of the values of one run."""
 
-    __slots__ = ("_forms", "_longest")
+    __slots__ = ("_by_head", "_forms", "_longest", "_openings")
 
     def __init__(self, values: Iterable[str]) -> None:
         found = {form for value in values for form in _forms(value)}
@@ -35,6 +37,10 @@ class Masks:
         forms = sorted(found, key=lambda form: (-len(form), form))
         self._forms = [(form, _period(form)) for form in forms]
         self._longest = len(forms[0]) if forms else 0
+        self._by_head: dict[bytes, list[bytes]] = {}
+        self._openings: set[bytes] = set()
+        if len(forms) > _MANY:
+            self._index(forms)
 
     def __bool__(self) -> bool:
         return bool(self._forms)
@@ -60,6 +66,10 @@ class Masks:
         """From where on `data` may be the begin of a form: that part must wait for what follows."""
         low = max(data.rfind(b"\n") + 1, len(data) - self._longest + 1)
         hold = len(data)
+        if low >= hold:
+            return hold
+        if self._by_head:
+            return self._begun_of_many(data, low)
         for form, _ in self._forms:
             hold = _begin_of(form, data, low, hold)
         return hold
@@ -67,6 +77,8 @@ class Masks:
     def spans(self, data: bytes, *more: tuple[int, int]) -> list[tuple[int, int]]:
         """Where forms stand in `data`, with `more`; in order, overlapping ones joined."""
         spans = list(more)
+        if self._by_head:
+            return _joined(spans + self._spans_of_many(data))
         for form, period in self._forms:
             at = data.find(form)
             while at >= 0:
@@ -74,6 +86,36 @@ class Masks:
                 spans.append((at, at + again * abs(period) + len(form)))
                 at = data.find(form, at + again * abs(period) + (1 if again else abs(period)))
         return _joined(spans)
+
+    def _index(self, forms: Iterable[bytes]) -> None:
+        """Thousands of forms, as those of a value of many lines, are found by how they begin."""
+        for form in forms:
+            self._by_head.setdefault(form[:MASKED_LENGTH], []).append(form)
+            self._openings.update(form[:size] for size in range(1, MASKED_LENGTH))
+
+    def _spans_of_many(self, data: bytes) -> list[tuple[int, int]]:
+        spans, covered = [], 0
+        for at in range(len(data) - MASKED_LENGTH + 1):
+            for form in self._by_head.get(data[at : at + MASKED_LENGTH], ()):
+                # The longest come first; what ends inside of one that was found adds nothing.
+                if at + len(form) > covered and data.startswith(form, at):
+                    covered = at + len(form)
+                    spans.append((at, covered))
+                    break
+        return spans
+
+    def _begun_of_many(self, data: bytes, low: int) -> int:
+        size = len(data)
+        for at in range(low, size):
+            rest = data[at : at + MASKED_LENGTH]
+            if len(rest) < MASKED_LENGTH:
+                if rest in self._openings:
+                    return at
+            elif any(
+                len(form) > size - at and form.startswith(data[at:]) for form in self._by_head.get(rest, ())
+            ):
+                return at
+        return size
 
     def _cut_at_begin(self, data: bytes) -> int:
         """How many bytes at the begin are the end of a form."""

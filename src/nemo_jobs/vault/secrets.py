@@ -53,6 +53,7 @@ class Secrets:
         self.sealer = Sealer(self._ring)
         self._rotator = Rotator(self._ring, clock)
         self._tasks: set[asyncio.Task[None]] = set()
+        self._closed = False
 
     @property
     def problem(self) -> str | None:
@@ -72,14 +73,16 @@ class Secrets:
         self._beside(self._rotator.tidy())
 
     async def aclose(self) -> None:
-        """End what goes on beside. Twice is fine."""
+        """End what goes on beside, before the database is closed. Twice is fine."""
+        self._closed = True
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    def woken(self, topic: str, _key: str) -> None:
-        """A wake-up of the database: there may be a new key to take over."""
-        if topic == "secrets" and self._ring.known:
+    def woken(self, topic: str, key: str) -> None:
+        """A wake-up of the database: there may be a new key to take over, also when some wake-ups
+        were missed."""
+        if (topic == "secrets" or not key) and self._ring.known and not self._closed:
             self._beside(self._look())
 
     async def storing(self, where: tuple[str, ...], value: str, store: Callable[[Sealed], Awaitable[T]]) -> T:
