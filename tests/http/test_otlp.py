@@ -357,6 +357,14 @@ async def test_more_than_is_taken_at_once(service, step, monkeypatch):
     assert await lines(service) == []
 
 
+@pytest.mark.parametrize("record", [b"\x32\x00" * 120, b"\x2a\xf3\x01\x2a\xf0\x01" + b"\x0a\x00" * 120])
+async def test_attributes_and_lists_of_nothing_are_counted(service, step, monkeypatch, record):
+    monkeypatch.setattr("nemo_jobs.otlp.protobuf.MAX_VALUES", 100)
+    answer = await send(service, request(source(step), "x") + wrapped(1, wrapped(2, wrapped(2, record))))
+    assert answer.status_code == 413 and "100 attributes" in answer.json()["detail"]
+    assert await lines(service) == []
+
+
 async def test_the_type_and_the_encoding_of_the_body_are_checked(service, step):
     body = request(source(step), "x")
     for kind in ("text/plain", "text/plain; protobuf", "multipart/form-data"):

@@ -6,9 +6,11 @@ from enum import Enum
 #: Bytes of a request after decompression, at most: a small body may say that it is a huge one.
 MAX_DECODED = 16 << 20
 #: JSON takes many times its size while it is read.
-MAX_DECODED_JSON = 8 << 20
+MAX_DECODED_JSON = 4 << 20
 #: Resources, scopes and records of one request together, at most.
 MAX_ENTRIES = 100_000
+#: Attributes and members of lists of one request, at most.
+MAX_VALUES = 1_000_000
 #: Resources of one request, at most: each is looked up.
 MAX_RESOURCES = 1_000
 #: Bytes of one record or resource, at most.

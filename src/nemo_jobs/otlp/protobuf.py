@@ -11,7 +11,7 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from opentelemetry.proto.logs.v1.logs_pb2 import ScopeLogs
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 
-from nemo_jobs.otlp.payload import MAX_ENTRIES, MAX_RECORD, MAX_RESOURCES, BadPayload, TooLarge
+from nemo_jobs.otlp.payload import MAX_ENTRIES, MAX_RECORD, MAX_RESOURCES, MAX_VALUES, BadPayload, TooLarge
 from nemo_jobs.otlp.records import Piece, Record, Value, pieces, source_of
 from nemo_jobs.otlp.values import anything
 
@@ -28,7 +28,7 @@ def decode(data: bytes, now: int) -> Iterator[Piece]:
     for number, kind, _, start, end in _fields(data, 0, len(data)):
         if number == _RESOURCE_LOGS and kind == _BYTES:
             count.resource()
-            source = source_of(_resource(data, start, end))
+            source = source_of(_resource(data, start, end, count))
             yield from pieces(source, _records(data, start, end, count), now)
 
 
@@ -36,7 +36,7 @@ class _Count:
     """How much a request holds so far."""
 
     def __init__(self) -> None:
-        self.entries = self.resources = 0
+        self.entries = self.resources = self.values = 0
 
     def resource(self) -> None:
         self.resources += 1
@@ -48,13 +48,18 @@ class _Count:
         if self.entries > MAX_ENTRIES:
             raise TooLarge(f"the request has more than {MAX_ENTRIES} records; send smaller batches")
 
+    def members(self, number: int) -> None:
+        self.values += number
+        if self.values > MAX_VALUES:
+            raise TooLarge(f"the request has more than {MAX_VALUES} attributes; send smaller batches")
 
-def _resource(data: bytes, start: int, end: int) -> dict[str, Value]:
+
+def _resource(data: bytes, start: int, end: int, count: _Count) -> dict[str, Value]:
     found: dict[str, Value] = {}
     for number, kind, _, at, stop in _fields(data, start, end):
         if number == _RESOURCE and kind == _BYTES:
             _check_length(stop - at)
-            found |= attributes(_parsed(Resource, data[at:stop]).attributes)
+            found |= _attributes(_parsed(Resource, data[at:stop]).attributes, count)
     return found
 
 
@@ -64,7 +69,7 @@ def _records(data: bytes, start: int, end: int, count: _Count) -> Iterator[Recor
             count.entry()
             for low, high in _slices(data, at, stop, count):
                 for found in _parsed(ScopeLogs, data[low:high]).log_records:
-                    yield _record(found)
+                    yield _record(found, count)
 
 
 def _slices(data: bytes, start: int, end: int, count: _Count) -> Iterator[tuple[int, int]]:
@@ -84,31 +89,33 @@ def _slices(data: bytes, start: int, end: int, count: _Count) -> Iterator[tuple[
         yield low, high
 
 
-def _record(found: Any) -> Record:
+def _record(found: Any, count: _Count) -> Record:
     body = found.body
     given = found.attributes
     return Record(
         found.time_unix_nano or found.observed_time_unix_nano,
         found.severity_number,
         found.severity_text,
-        body.string_value or _value(body),
-        attributes(given) if given else {},
+        body.string_value or _value(body, count),
+        _attributes(given, count) if given else {},
     )
 
 
-def attributes(pairs: Any) -> dict[str, Value]:
-    return {pair.key: pair.value.string_value or _value(pair.value) for pair in pairs}
+def _attributes(pairs: Any, count: _Count) -> dict[str, Value]:
+    count.members(len(pairs))
+    return {pair.key: pair.value.string_value or _value(pair.value, count) for pair in pairs}
 
 
-def _value(value: Any) -> Value:
+def _value(value: Any, count: _Count) -> Value:
     kind = value.WhichOneof("value")
     if kind is None:
         return None
     inner = getattr(value, kind)
     if kind == "array_value":
-        return [_value(item) for item in inner.values]
+        count.members(len(inner.values))
+        return [_value(item, count) for item in inner.values]
     if kind == "kvlist_value":
-        return attributes(inner.values)
+        return _attributes(inner.values, count)
     return anything(inner)
 
 

@@ -101,8 +101,10 @@ def _add(piece: Piece, record: Record, now: int) -> None:
 
 def _lines(text: str) -> tuple[bytes, int]:
     data = text.encode("utf-8", "surrogatepass")  # half a pair is shown as what can't be read
-    if b"\n" not in data and b"\r" not in data and len(data) <= MAX_LINE:
-        return data + b"\n", 1
+    if b"\r" not in data and len(data) <= MAX_LINE:
+        if not data.endswith(b"\n"):
+            data += b"\n"
+        return data, data.count(b"\n")
     made: list[bytes] = []
     for line in data.removesuffix(b"\n").split(b"\n"):
         made += _cut(_shown(line.rstrip(b"\r")))
