@@ -1,5 +1,6 @@
 """When the storage that a job's steps share is given back."""
 
+import asyncio
 import json
 from dataclasses import replace
 
@@ -184,3 +185,28 @@ async def test_the_job_with_control_is_stored_as_given(store: Store) -> None:
     assert made.control == '{"pause_ttl_seconds":5}' and await store.job("j") == made
     found, _, _ = await store.read(jobs.list_jobs, jobs.JobQuery("default"))
     assert found == [made]
+
+
+async def test_a_rerun_and_the_end_of_storage_come_one_after_the_other(store: Store) -> None:
+    """Whichever is first: what was kept is there, or it is said to be gone."""
+    kept = gone = 0
+    for number in range(12):
+        step = await store.running(f"j-{number}", "one", "two")
+        await store.apply(step, SUCCEEDED, retention=KEEPS, claim_next=False)
+        (last,) = await store.claim()
+        await store.apply(last, Trigger.SUBMITTED, Trigger.STARTED, Trigger.FAILED, retention=KEEPS)
+    store.clock.advance(41)
+    now = store.now()
+    names = [f"j-{number}" for number in range(12)]
+    asked = Rerun("me", "{}", "two")
+    reruns = [store.write(rerun.rerun, "default", name, asked, now) for name in names]
+    given_back = [store.write(storage.reclaim_due, now, KEEPS, 1) for _ in range(6)]
+    answers = await asyncio.gather(*reruns[:6], *given_back, *reruns[6:], return_exceptions=True)
+    assert all(isinstance(answer, int | tuple | Conflict) for answer in answers), answers
+    for name in names:
+        job = await store.job(name)
+        details = json.loads(job.status_details)
+        kept += job.state == "active"
+        gone += job.state == "error"
+        assert (job.state == "error") == ("storage_reclaimed_at" in details)
+    assert kept + gone == 12 and kept >= 6

@@ -119,7 +119,7 @@ WRITABLE: Mapping[State, frozenset[State]] = MappingProxyType(
         ),
         _S.ACTIVE: frozenset({_S.COMPLETED, _S.PAUSING, _S.PAUSED, _S.CANCELLING, _S.CANCELLED, _S.ERROR}),
         _S.PAUSED: frozenset({_S.RESUMING, _S.ACTIVE, _S.CANCELLING}),
-        _S.PAUSING: frozenset({_S.PAUSED, _S.ERROR, _S.CANCELLING}),
+        _S.PAUSING: frozenset({_S.PAUSED, _S.COMPLETED, _S.ERROR, _S.CANCELLING}),
         _S.RESUMING: frozenset({_S.PENDING, _S.ACTIVE, _S.CANCELLING, _S.ERROR}),
         _S.CANCELLING: frozenset({_S.CANCELLED, _S.ERROR}),
         _S.COMPLETED: frozenset(),

@@ -18,6 +18,8 @@ log = logging.getLogger(__name__)
 
 EVERY_SECONDS = 1.0
 REMOVALS_A_ROUND = 50
+#: Jobs whose storage is given back in one transaction.
+RECLAIMED_AT_ONCE = 100
 #: Rounds between two looks for orphans and for jobs past their retention.
 SELDOM = 300
 #: How long something that nobody knows is left alone, in seconds: its record may be on the way.
@@ -90,7 +92,11 @@ class Sweeper:
         now = self._clock.now()
         if not await self._db.read(storage.any_due, now):
             return 0
-        gone = await self._db.write(storage.reclaim_due, now, self._keeps, REMOVALS_A_ROUND)
+        gone = 0
+        while (some := await self._db.write(storage.reclaim_due, now, self._keeps, RECLAIMED_AT_ONCE)) > 0:
+            gone += some
+            if some < RECLAIMED_AT_ONCE:
+                break
         log.info("the storage of %d jobs is not kept any longer", gone)
         return gone
 
