@@ -174,3 +174,37 @@ print(json.dumps(asyncio.run(main())))
 """,
     )
     assert found == [f"async-{n}" for n in range(5)]
+
+
+def test_a_stock_exporter_sends_protobuf_in_gzip(nemo: ReleasedClient) -> None:
+    found = run(
+        nemo,
+        """
+import logging
+from opentelemetry.exporter.otlp.proto.http import Compression
+from opentelemetry.exporter.otlp.proto.http._log_exporter import OTLPLogExporter
+from opentelemetry.sdk._logs import LoggerProvider
+from opentelemetry.sdk._logs.export import BatchLogRecordProcessor
+from opentelemetry.sdk.resources import Resource
+from opentelemetry._logs import LogRecord, SeverityNumber
+client = NeMoPlatform(base_url=URL, workspace="default")
+job = client.jobs.create(name="exporter", source="classes", spec={}, platform_spec={"steps": [STEP]})
+wait(client, "exporter", "completed")
+told = {"job": "exporter", "job_attempt": job.attempt_id, "job_step": "only", "job_task": "task-mine"}
+endpoint = f"{URL}/apis/files/v2/workspaces/default/filesets/{job.fileset}/otlp/v1/logs"
+provider = LoggerProvider(Resource(told))
+exporter = OTLPLogExporter(endpoint=endpoint, compression=Compression.Gzip)
+provider.add_log_record_processor(BatchLogRecordProcessor(exporter, max_export_batch_size=100))
+logger = provider.get_logger("mine")
+for n in range(1000):
+    number = SeverityNumber.ERROR if n % 10 == 0 else SeverityNumber.INFO
+    told = {"body": f"record {n}", "severity_number": number, "attributes": {"n": n}}
+    logger.emit(LogRecord(timestamp=10**18 + n, **told))
+provider.force_flush()
+provider.shutdown()
+lines = [line.message for line in client.jobs.get_logs("exporter", task_id="task-mine", limit=400)]
+print(json.dumps(lines))
+""",
+    )
+    expected = [f"{'[stderr] ' if n % 10 == 0 else ''}record {n}" for n in range(1000)]
+    assert found == expected
