@@ -1,10 +1,12 @@
 """The directory of files: modes, leftovers, links, a full disk."""
 
+import asyncio
 import errno
 import os
 import stat
 import subprocess
 import sys
+import threading
 
 import pytest
 
@@ -97,3 +99,47 @@ async def test_a_full_disk_is_told_and_leaves_nothing(objects, monkeypatch):
         await objects.put(new_key(), chunks(b"x"))
     objects._threads.shutdown(wait=True)
     assert everything(objects.root) == []
+
+
+async def test_who_gives_up_while_a_file_is_opened_leaves_nothing_open(objects):
+    key = new_key()
+    await objects.put(key, chunks(bytes(2_000_000)))
+    for work in (lambda: objects.put(new_key(), chunks(b"x")), lambda: anext(objects.read(key))):
+        for turns in range(4):
+            task = asyncio.ensure_future(work())
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+    for _ in range(3):  # what is still opened is closed by a thread of its own
+        await asyncio.get_running_loop().run_in_executor(objects._threads, lambda: None)
+        await asyncio.sleep(0.01)
+    objects._threads.shutdown(wait=True)
+    links = [
+        os.readlink(f"/proc/self/fd/{fd}")
+        for fd in os.listdir("/proc/self/fd")
+        if int(fd) > 2 and os.path.lexists(f"/proc/self/fd/{fd}")
+    ]
+    assert [link for link in links if str(objects.root) in link] == []
+    assert everything(objects.root / "partial") == []
+
+
+async def test_sweeping_beside_uploads_takes_none_of_them(objects):
+    """Another service that starts on the same directory, again and again."""
+    other, swept = LocalObjects(objects.root), threading.Event()
+
+    def sweep():
+        while not swept.is_set():
+            other.prepare()
+
+    thread = threading.Thread(target=sweep)
+    thread.start()
+    try:
+        keys = [new_key() for _ in range(300)]
+        for key in keys:
+            await objects.put(key, chunks(b"x"))
+    finally:
+        swept.set()
+        thread.join()
+    for key in keys:
+        assert await content(objects, key) == b"x"

@@ -11,13 +11,20 @@ import threading
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from nemo_jobs.files.objects import ObjectMissing, ObjectsUnavailable, Stored, TooLarge, checked_key
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
+
+
+class _Open(Protocol):
+    def discard(self) -> None: ...
+
+
+F = TypeVar("F", bound=_Open)
 
 #: Bytes written or read by one call; a transfer holds two or three of them.
 PIECE = 512 * 1024
@@ -52,7 +59,7 @@ class LocalObjects:
         self, key: str, chunks: AsyncIterator[bytes], limit: int | None = None, size: int | None = None
     ) -> Stored:
         target = self._path(key)
-        upload = await self._run(_Upload, self._partial, target)
+        upload = await self._opened(_Upload, self._partial, target)
         try:
             await self._fill(upload, chunks, limit)
             return await self._run(upload.finish, key)
@@ -65,31 +72,33 @@ class LocalObjects:
         """Write while the next bytes are on the way."""
         waiting: list[bytes] = []
         size = held = 0
-        writing: asyncio.Future[None] | None = None
-        async for chunk in chunks:
-            size, held = size + len(chunk), held + len(chunk)
-            if limit is not None and size > limit:
-                raise TooLarge(limit)
-            waiting.append(chunk)
-            if held >= PIECE:
-                if writing is not None:
+        writing: asyncio.Future[None] = asyncio.ensure_future(asyncio.sleep(0))
+        try:
+            async for chunk in chunks:
+                size, held = size + len(chunk), held + len(chunk)
+                if limit is not None and size > limit:
+                    raise TooLarge(limit)
+                waiting.append(chunk)
+                if held >= PIECE:
                     await writing
-                writing = asyncio.ensure_future(self._run(upload.write, waiting))
-                waiting, held = [], 0
-        if writing is not None:
+                    writing = asyncio.ensure_future(self._run(upload.write, waiting))
+                    waiting, held = [], 0
             await writing
+        finally:
+            writing.cancel()
         if waiting:
             await self._run(upload.write, waiting)
 
     async def read(self, key: str, start: int = 0, end: int | None = None) -> AsyncIterator[bytes]:
-        source = await self._run(_Source, self._path(key), start, end)
+        source = await self._opened(_Source, self._path(key), start, end)
+        ahead = asyncio.ensure_future(self._run(source.read))
         try:
-            ahead = asyncio.ensure_future(self._run(source.read))
             while piece := await ahead:
                 ahead = asyncio.ensure_future(self._run(source.read))
                 yield piece
         finally:
-            self._threads.submit(source.close)
+            ahead.cancel()
+            self._threads.submit(source.discard)
 
     async def remove(self, key: str) -> None:
         await self._run(lambda: self._path(key).unlink(missing_ok=True))
@@ -104,6 +113,19 @@ class LocalObjects:
 
     def _path(self, key: str) -> Path:
         return self._objects / checked_key(key)[:2] / key
+
+    async def _opened(self, kind: Callable[..., F], *args: object) -> F:
+        """An upload or a source; one that is ready when nobody waits for it any more is closed."""
+        opening = asyncio.ensure_future(self._run(kind, *args))
+        try:
+            return await asyncio.shield(opening)
+        except asyncio.CancelledError:
+            opening.add_done_callback(self._discard)
+            raise
+
+    def _discard(self, opening: "asyncio.Future[F]") -> None:
+        if not opening.cancelled() and opening.exception() is None:
+            self._threads.submit(opening.result().discard)
 
     async def _run(self, work: Callable[..., T], *args: object) -> T:
         try:
@@ -122,11 +144,8 @@ class _Upload:
         self._hash = hashlib.sha256()
         self._size = 0
         self._target = target
-        self._path = folder / secrets.token_hex(16)
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
-        self._file = os.open(self._path, flags, 0o600)
+        self._path, self._file = _locked(folder)
         self._open = True
-        fcntl.flock(self._file, fcntl.LOCK_EX)  # who sweeps leaves alone what is locked
 
     def write(self, chunks: list[bytes]) -> None:
         with self._lock:
@@ -179,11 +198,22 @@ class _Source:
             self._at += len(piece)
             return piece
 
-    def close(self) -> None:
+    def discard(self) -> None:
         with self._lock:
             if self._file is not None:
                 os.close(self._file)
                 self._file = None
+
+
+def _locked(folder: Path) -> tuple[Path, int]:
+    """A new file that is locked: who sweeps leaves it alone."""
+    while True:
+        path = folder / secrets.token_hex(16)
+        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+        fcntl.flock(file, fcntl.LOCK_EX)
+        if os.fstat(file).st_nlink:
+            return path, file
+        os.close(file)  # another process that starts just now swept it before it was locked
 
 
 def _write_all(file: int, chunk: bytes) -> None:
