@@ -7,6 +7,7 @@ import pytest
 
 from nemo_jobs.domain.clock import ManualClock
 from nemo_jobs.domain.model import Unavailable
+from nemo_jobs.domain.states import Trigger
 from nemo_jobs.http import access
 from nemo_jobs.store import tokens
 from tests.http.kit import JOBS, body, open_service, served
@@ -321,6 +322,29 @@ async def test_a_task_token_serves_its_own_job_while_its_attempt_lives(guarded):
     assert (ended.status_code, "has ended with the run" in ended.json()["detail"]) == (401, True)
     assert await guarded.db.write(tokens.purge, guarded.clock.now()) == 1
     assert "not known" in (await ask(guarded, token, "GET", f"{LAB}/moth")).json()["detail"]
+
+
+async def test_a_later_attempt_has_nothing_of_the_token_of_an_earlier_one(guarded):
+    root = await make_token(guarded, {"*": ["admin"]})
+    first = await create(guarded, root, LAB)
+    early = await make_task_token(guarded, first)
+    await guarded.finish(await guarded.start(), Trigger.FAILED)
+    again = await ask(guarded, root, "POST", f"{LAB}/moth/rerun")
+    assert again.status_code == 200, again.text
+    second = again.json()
+    assert second["attempt_id"] != first["attempt_id"]
+    late = await make_task_token(guarded, second)
+    for path in ("", "/attempts/current", f"/attempts/{first['attempt_id']}", "/status"):
+        assert (await ask(guarded, early, "GET", f"{LAB}/moth{path}")).status_code == 401
+    put = await ask(guarded, early, "PUT", f"{LAB}/moth/steps/work/tasks/task-more", json={})
+    assert put.status_code == 401
+    for attempt, status in ((second["attempt_id"], 200), ("current", 200), (first["attempt_id"], 403)):
+        answer = await ask(guarded, late, "GET", f"{LAB}/moth/attempts/{attempt}")
+        assert answer.status_code == status, (attempt, answer.text)
+        answer = await ask(
+            guarded, late, "PATCH", f"{LAB}/moth/attempts/{attempt}/status-details", json={"a": 1}
+        )
+        assert answer.status_code == status, (attempt, answer.text)
 
 
 async def test_a_task_speaks_with_the_names_it_claims(guarded):
