@@ -360,6 +360,19 @@ def test_memory_stays_flat(kind: str, tmp_path: Path) -> None:
                 tracemalloc.stop()
 
 
+def test_memory_stays_flat_in_a_download_too(kind: str, tmp_path: Path) -> None:
+    big = bytes(64 << 20)
+    with scripted(Reply(body=big)) as server, Both(kind, server.url) as client:
+        tracemalloc.start()
+        try:
+            download = client.download_file("p", fileset="f")
+            client.done(download.write_to_file(tmp_path / "x"))
+            assert tracemalloc.get_traced_memory()[1] < 8 << 20
+        finally:
+            tracemalloc.stop()
+    assert (tmp_path / "x").stat().st_size == 64 << 20
+
+
 def test_a_broken_download_of_the_async_client_can_be_cancelled(tmp_path: Path) -> None:
     async def run(url: str) -> None:
         async with AsyncJobsClient(url, retry=Retry(repeats=0)) as client:
