@@ -14,14 +14,18 @@ import sqlalchemy as sa
 
 from nemo_jobs.domain.model import JobRecord
 from nemo_jobs.store.records import JOB_COLUMNS
-from nemo_jobs.store.sql import Dialect, Statement, Tx, listed
+from nemo_jobs.store.sql import Dialect, InOrder, Statement, Tx, listed
 from nemo_jobs.store.tables import job
 
 #: What the rows of one call take together, in characters; a single row may be larger.
 BATCH = 8 * 1024 * 1024
 
 _LONG = (job.c.spec, job.c.platform_spec, job.c.ownership, job.c.custom_fields, job.c.status_details)
-_BY_ID = Statement(sa.select(*JOB_COLUMNS).where(job.c.id == sa.bindparam("the_id")))
+_WANTED = sa.func.json_each(sa.bindparam("ids")).table_valued("value", name="wanted")
+#: SQLite goes through the array from its beginning, and gives a row before it looks for the next.
+_ONE_BY_ONE = Statement(
+    sa.select(*JOB_COLUMNS).select_from(InOrder(_WANTED, job, job.c.id == _WANTED.c.value))
+)
 
 
 def _these(dialect: Dialect) -> sa.ColumnElement[bool]:
@@ -42,9 +46,9 @@ def rows_of(
     """The first of these jobs, in this order, and the ids that are left. One that is gone is left
     out. `sizes` by id, where the caller knows them."""
     if tx.dialect == "sqlite":
-        each = (tx.one(_BY_ID, {"the_id": job_id}) for job_id in ids)
-        found, looked = within(JobRecord(*row) if row else None for row in each)
-        return found, tuple(ids[looked:])
+        each = tx.each(_ONE_BY_ONE, {"ids": json.dumps(ids)})
+        found, all_of_them = within(JobRecord(*row) for row in each)
+        return found, () if all_of_them else tuple(ids[ids.index(found[-1].id) + 1 :])
     if sizes is None:
         sizes = dict(tx.run(_SIZES, {"ids": json.dumps(ids)}))
     taken, size = 0, 0
@@ -55,19 +59,16 @@ def rows_of(
     return [records[job_id] for job_id in ids[:taken] if job_id in records], tuple(ids[taken:])
 
 
-def within(records: Iterable[JobRecord | None]) -> tuple[list[JobRecord], int]:
-    """Records up to the one that makes them too large together, and how many were looked at."""
+def within(records: Iterable[JobRecord]) -> tuple[list[JobRecord], bool]:
+    """Records up to the one that makes them too large together, and whether that is all of them."""
     found: list[JobRecord] = []
-    looked = size = 0
+    size = 0
     for record in records:
-        looked += 1
-        if record is None:
-            continue
+        if size > BATCH:
+            return found, False
         found.append(record)
         size += _size(record)
-        if size > BATCH:
-            break
-    return found, looked
+    return found, True
 
 
 def _size(record: JobRecord) -> int:

@@ -10,11 +10,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.ext.compiler import compiles
 
 from nemo_jobs.domain.filters import ORDER, And, Compare, Node, Op
 from nemo_jobs.store.filters import column_meets, compile_filter
-from nemo_jobs.store.sql import Dialect, Tx
+from nemo_jobs.store.sql import Dialect, InOrder, Tx
 from nemo_jobs.store.tables import job, workspace
 from nemo_jobs.store.tables_access import job_label
 
@@ -28,18 +27,6 @@ MANY = 20_000
 DEARER = 3
 
 _found = job_label.alias("found")
-
-
-class _InOrder(sa.sql.expression.Join):
-    """A join whose left side SQLite takes first."""
-
-    inherit_cache = True
-
-
-@compiles(_InOrder, "sqlite")
-def _cross_join(join: _InOrder, compiler: Any, **kw: Any) -> str:
-    text: str = compiler.visit_join(join, **kw)
-    return text.replace(" JOIN ", " CROSS JOIN ", 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +63,7 @@ def search_by_label(tx: Tx, where: Node | None, in_workspace: str | None) -> Lab
     if rivals and not _is_shorter(tx, driving, _of_jobs([*rivals[:1], *dates], in_workspace, tx.dialect)):
         return None
     rest = [term for term in terms if term is not label and term not in dates]
-    joined = _InOrder(_found, job, job.c.id == _found.c.job_id)
+    joined = InOrder(_found, job, job.c.id == _found.c.job_id)
     return LabelSearch(
         source=joined,
         where=(*driving, *(compile_filter(term, tx.dialect) for term in rest)),

@@ -119,8 +119,9 @@ def list_jobs(tx: Tx, query: JobQuery) -> JobPage:
         sort, skip = (sort[1:] if sort.startswith("-") else f"-{sort}"), from_end
     params |= {"n": size, "skip": skip}
     if query.where is None and tx.dialect == "sqlite":
-        found, looked = within(JobRecord(*row) for row in tx.each(_PLAIN_ROWS[narrow, sort], params))
-        if looked == size:
+        each = tx.each(_PLAIN_ROWS[narrow, sort], params)
+        found, all_of_them = within(JobRecord(*row) for row in each)
+        if all_of_them:
             return JobPage(found if sort == query.sort else found[::-1], total)
     # Ids first: sorting and skipping whole rows would take as much memory as they are large.
     sized = query.where is None and tx.dialect == "postgresql"

@@ -13,6 +13,7 @@ from typing import Any, Literal, Protocol
 import sqlalchemy as sa
 from sqlalchemy.dialects import sqlite
 from sqlalchemy.dialects.sqlite.pysqlite import SQLiteDialect_pysqlite
+from sqlalchemy.ext.compiler import compiles
 
 Dialect = Literal["sqlite", "postgresql"]
 #: A tuple of column values; what is in it, the statement says.
@@ -131,6 +132,18 @@ def insert_into(table: sa.Table, dialect: Dialect) -> Any:
 
         kind = postgresql.insert
     return kind(table).inline().values({column.name: sa.bindparam(column.name) for column in table.c})
+
+
+class InOrder(sa.sql.expression.Join):
+    """A join whose left side SQLite takes first."""
+
+    inherit_cache = True
+
+
+@compiles(InOrder, "sqlite")
+def _cross_join(join: InOrder, compiler: Any, **kw: Any) -> str:
+    text: str = compiler.visit_join(join, **kw)
+    return text.replace(" JOIN ", " CROSS JOIN ", 1)
 
 
 class Tx:
