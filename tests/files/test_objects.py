@@ -135,6 +135,18 @@ async def test_a_bucket_that_refuses_says_so_without_its_secret(bucket, tmp_path
     assert "s3://bucket/p can't be used" in (await objects.check() or "")
 
 
+async def test_a_bucket_that_is_away_is_told_soon(tmp_path):
+    options = {
+        "endpoint": "http://127.0.0.1:9",
+        "region": "x",
+        "access_key_id": "a",
+        "secret_access_key": "b",
+    }
+    objects = opened(tmp_path, "s3://bucket/p", options)
+    async with asyncio.timeout(20):
+        assert "s3://bucket/p can't be used" in (await objects.check() or "")
+
+
 async def test_all_of_a_bucket_is_below_its_prefix(bucket, tmp_path):
     objects = opened(tmp_path, "s3://bucket/team/nemo", bucket.options)
     await objects.put(new_key(), chunks(bytes(20 * MIB)))

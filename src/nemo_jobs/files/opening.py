@@ -1,5 +1,6 @@
 """From the setting to the store."""
 
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
@@ -10,6 +11,8 @@ from nemo_jobs.files.objects import ObjectStore, ObjectsUnavailable
 if TYPE_CHECKING:
     from nemo_jobs.config import Settings
 
+#: A store that is away is told of soon; whoever asked may ask again.
+_RETRIES: Any = {"max_retries": 3, "retry_timeout": timedelta(seconds=15)}
 #: Options that are the connection's and not the bucket's.
 CLIENT_OPTIONS = ("allow_http", "allow_invalid_certificates", "connect_timeout", "proxy_url", "timeout")
 
@@ -43,7 +46,7 @@ def _bucket(url: str, options: dict[str, str]) -> ObjectStore:
         client["allow_http"] = True
     config: Any = {key: value for key, value in options.items() if key not in CLIENT_OPTIONS}
     try:
-        store = from_url(url, config=config or None, client_options=client or None)
+        store = from_url(url, config=config or None, client_options=client or None, retry_config=_RETRIES)
     except (BaseError, ValueError, TypeError) as error:
         said = str(error).partition("\n")[0]
         raise ObjectsUnavailable(f"files.storage.url {url} can't be used: {said}") from error
