@@ -94,7 +94,10 @@ def overlay(root: Entry, environ: Mapping[str, str], problems: list[str], warnin
 
 
 def _elsewhere(name: str) -> bool:
-    return name in OTHER_VARIABLES or (name.startswith(OTHER_PREFIXES) and not _URL_VARIABLE.fullmatch(name))
+    if name in OTHER_VARIABLES:
+        return True
+    # Of a section that we share with another service, our keys are ours.
+    return name.startswith(OTHER_PREFIXES) and not _URL_VARIABLE.fullmatch(name) and _path(name) is None
 
 
 def _path(name: str) -> tuple[str, ...] | None:

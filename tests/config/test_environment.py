@@ -137,6 +137,20 @@ def test_a_single_key_wins_over_the_whole_object() -> None:
     assert (config.ttl_seconds_active, config.max_concurrent) == (9, 2)
 
 
+def test_keys_of_a_section_that_another_service_has_as_well() -> None:
+    loaded = environment(
+        NHX_FILES_STORAGE__URL="s3://bucket/nemo",
+        NHX_FILES_STORAGE__OPTIONS__region="eu-central-1",
+        NHX_FILES_MAX_UPLOAD_BYTES="1000",
+        NHX_FILES_URL="http://files",
+        NHX_FILES_HOST_PREFIX="theirs",
+    )
+    files = loaded.settings.files
+    assert (files.storage.url, files.max_upload_bytes) == ("s3://bucket/nemo", 1000)
+    assert files.storage.options == {"region": "eu-central-1"}
+    assert loaded.warnings == []
+
+
 def test_addresses_of_services() -> None:
     platform = environment(
         NHX_FILES_URL="http://files/", NHX_JOBS_URL="http://jobs", NHX_SERVICE_DISCOVERY__AUTH="http://auth"
