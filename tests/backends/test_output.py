@@ -142,3 +142,18 @@ def test_the_error_stack_is_the_last_whole_lines(tmp_path: Path) -> None:
     Path(f"{out}.err").write_bytes("é".encode() * 5000)
     assert error_stack(str(out)) == "é" * 2048
     assert error_stack(str(tmp_path / "missing")) is None
+
+
+async def test_output_that_is_stored_is_wiped_and_the_end_is_still_known(host: HostHarness) -> None:
+    backend = await host.host()
+    handle = await backend.submit(host.command(["sh", "-c", "echo out; echo err >&2; exit 3"]))
+    await until_ended(backend, handle)
+    files = [Path(handle.data["out"] + suffix) for suffix in (".out", ".err")]
+    assert [file.read_bytes() for file in files] == [b"out\n", b"err\n"]
+    for _ in range(2):
+        await backend.wipe_output(handle)
+        assert [file.read_bytes() for file in files] == [b"", b""]
+    assert (await backend.observe([handle]))[handle.key].tasks[0].exit_code == 3
+    await backend.remove(handle)
+    await backend.wipe_output(handle)
+    assert not files[0].exists()

@@ -164,3 +164,15 @@ def test_a_key_is_handed_over_only_to_who_has_the_one_before():
 def test_a_key_written_twice_counts_once():
     key = Key.new()
     assert parse_keys(f"{key.text()} {key.text()}", "here") == (key,)
+
+
+def test_the_library_for_encryption_is_loaded_with_its_first_use_alone():
+    import subprocess
+    import sys
+
+    code = (
+        "import sys, nemo_jobs.service, nemo_jobs.engine.engine, nemo_jobs.http.app\n"
+        "import nemo_jobs.vault.secrets\n"
+        "sys.exit(any(name.startswith('cryptography') for name in sys.modules))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], timeout=50, check=False).returncode == 0
