@@ -268,12 +268,12 @@ async def test_what_a_step_left_is_listed_with_its_step_and_downloaded_as_it_was
     names = await collected(
         service, step, ("Mödel 1.JSON", {"": b"{}"}), ("ckpt 2", {"a": b"aa", "b/c": b"bc"})
     )
-    assert names == ["m-del-1.json", "ckpt-2"]
+    assert names == ["model-1.json", "ckpt-2"]
     found = (await service.client.get(RESULTS, params={"sort": "created_at"})).json()["data"]
     assert [(one["name"], one["step"], one["original_name"]) for one in found] == [
-        ("ckpt-2", "work", "ckpt 2"), ("m-del-1.json", "work", "Mödel 1.JSON"),
+        ("ckpt-2", "work", "ckpt 2"), ("model-1.json", "work", "Mödel 1.JSON"),
     ]  # fmt: skip
-    answer = await service.client.get(f"{RESULTS}/m-del-1.json/download")
+    answer = await service.client.get(f"{RESULTS}/model-1.json/download")
     assert answer.content == b"{}"
     assert answer.headers["content-type"] == "application/json"
     assert answer.headers["content-disposition"] == (

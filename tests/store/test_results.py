@@ -283,3 +283,5 @@ def test_every_text_gives_a_legal_name() -> None:
     assert result_name("x" * 90 + ".tar.gz") == "x" * 60 + ".gz"
     assert result_name("2024 report.CSV", "-2") == "result-2024-report-2.csv"
     assert result_name(".bashrc") == "bashrc"
+    assert result_name("Modèle №2 ☃.bin") == "modele-no2.bin"
+    assert result_name("模型.bin", "-2") == "result-2.bin"

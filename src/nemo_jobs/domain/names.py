@@ -4,6 +4,7 @@ import functools
 import hashlib
 import re
 import secrets
+import unicodedata
 
 NAME_PATTERN = r"^[a-z](?!.*--)[a-z0-9\-@.+_]{1,62}(?<!-)$"
 NAME_RE = re.compile(NAME_PATTERN)
@@ -79,12 +80,15 @@ def result_name(text: str, more: str = "") -> str:
     `more`, at most 40 characters, goes before the ending, such as `-2` in `model-2.json`; what is cut is
     before it. Other texts may give the same name.
     """
-    plain = re.sub("--+", "-", _NOT_IN_NAME.sub("-", text.lower())).lstrip("-@.+_").rstrip("-")
-    if not plain[:1].isalpha() or len(plain) < 2:
-        plain = f"result-{plain}" if plain else "result"
+    # Letters with marks lose the marks; what else is not ASCII counts as a blank.
+    ascii_text = "".join(c for c in unicodedata.normalize("NFKD", text) if not unicodedata.combining(c))
+    plain = _NOT_IN_NAME.sub("-", ascii_text.lower())
     stem, dot, ending = plain.rpartition(".")
-    if not stem or len(dot + ending) > _LONGEST_ENDING:
+    if not stem or len(ending) > _LONGEST_ENDING:
         stem, dot, ending = plain, "", ""
+    stem = stem.lstrip("-@.+_").rstrip("-")
+    if not stem[:1].isalpha() or len(stem + dot + ending) < 2:
+        stem = f"result-{stem}" if stem else "result"
     room = NAME_LIMIT - len(more + dot + ending)
     # Only hyphens make a name illegal from here on: two in a row, or one at the end.
     return re.sub("--+", "-", stem[:room] + more + dot + ending).rstrip("-")
