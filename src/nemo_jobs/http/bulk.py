@@ -17,7 +17,7 @@ from pydantic import BaseModel, Field, TypeAdapter, model_validator
 from nemo_jobs.domain.filters import Node, parse_filter
 from nemo_jobs.domain.model import Conflict, Invalid, Json, NotFound, Unavailable
 from nemo_jobs.domain.spec import JsonObject, Text
-from nemo_jobs.domain.states import TERMINAL, State, Trigger
+from nemo_jobs.domain.states import TERMINAL, State
 from nemo_jobs.http.create import given_key, key_owner
 from nemo_jobs.http.errors import Refused
 from nemo_jobs.http.identity import Caller, caller
@@ -195,11 +195,10 @@ def _told(job: Found, outcome: Outcome) -> Json:
 
 async def _cancel(api: Api, asked: Asked, job: Found) -> Outcome:
     parts = api.parts
-    after = await parts.db.write(
-        jobs.request, asked.workspace, job.id, Trigger.CANCEL, parts.clock.now(), asked.who.actor
+    state, begun = await parts.db.write(
+        store.cancel, asked.workspace, job.id, parts.clock.now(), asked.who.actor
     )
-    begun = after.state in _ENDING and job.state not in _ENDING
-    return Outcome("done" if begun else "unchanged", after.state)
+    return Outcome("done" if begun else "unchanged", state)
 
 
 async def _delete(api: Api, asked: Asked, job: Found) -> Outcome:
@@ -218,11 +217,9 @@ async def _rerun(api: Api, asked: Asked, job: Found) -> Outcome:
     return Outcome("done", state)
 
 
-_ENDING = (State.CANCELLING, State.CANCELLED)
-
-
 def _expect_cancel(state: State) -> Outcome:
-    return Outcome("unchanged" if state in TERMINAL or state in _ENDING else "done", state)
+    ends = state in TERMINAL or state is State.CANCELLING
+    return Outcome("unchanged" if ends else "done", state)
 
 
 def _expect_of_ended(state: State) -> Outcome:

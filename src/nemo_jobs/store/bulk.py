@@ -6,8 +6,11 @@ import sqlalchemy as sa
 
 from nemo_jobs.domain.filters import Node
 from nemo_jobs.domain.model import NotFound
+from nemo_jobs.domain.states import Trigger
+from nemo_jobs.store import jobs
 from nemo_jobs.store.filters import compile_filter
 from nemo_jobs.store.label_search import search_by_label
+from nemo_jobs.store.lookup import lock_job
 from nemo_jobs.store.sql import Statement, Tx
 from nemo_jobs.store.tables import job, workspace
 
@@ -43,3 +46,10 @@ def find(
     rows = tx.run(chosen.where(*conditions).order_by(*order).limit(limit))
     row = tx.one(sa.select(sa.func.count()).select_from(source).where(*conditions))
     return [Found(*found) for found in rows], int(row[0]) if row else 0
+
+
+def cancel(tx: Tx, workspace: str, job_id: str, now: int, actor: str) -> tuple[str, bool]:
+    """Cancel a job; its state then, and whether that was this call's doing."""
+    before = lock_job(tx, workspace, job_id)
+    after = jobs.request(tx, workspace, job_id, Trigger.CANCEL, now, actor)
+    return after.state, after.state != before.state
