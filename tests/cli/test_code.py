@@ -69,6 +69,22 @@ def test_the_code_does_what_the_command_does(nemo: Nemo, words: tuple[str, ...])
         assert requests(server)[: len(by_code)] == by_code != []
 
 
+@pytest.mark.parametrize(
+    ("words", "call"),
+    [
+        (("list", "--all-pages", "--sort", "source"), "iter_jobs(page_size=1000, sort='source')"),
+        (("steps", "list", "m", "--all-pages"), "iter_steps('m', page_size=1000)"),
+        (("watch", "m", "--step-id", "s"), "follow_logs('m', step_id='s')"),
+        (("tail", "m", "--follow", "-n", "5"), "follow_logs('m', tail=5)"),
+    ],
+)
+def test_what_asks_again_and_again_has_a_method_that_does(
+    nemo: Nemo, words: tuple[str, ...], call: str
+) -> None:
+    ran = nemo("-f", "code", "jobs", *words)
+    assert ran.out.splitlines()[-1] == f"answer = client.{call}"
+
+
 @pytest.mark.parametrize("command", ["list", "tail", "watch", "cancel"])
 def test_a_preference_for_code_sends_nothing_either(
     nemo: Nemo, monkeypatch: pytest.MonkeyPatch, command: str

@@ -33,7 +33,8 @@ class Follow:
 def follow_to_end(session: Session, plan: Follow) -> int:
     """Print lines as they are written until nothing more can come."""
     if session.prints_code:
-        session.ask("stream_job_logs", plan.name, tail=plan.tail)
+        which = {"attempt_id": plan.attempt_id, "step_id": plan.step_id, "task_id": plan.task_id}
+        session.ask("follow_logs", plan.name, tail=plan.tail, **which)
     place = session.name_hint(plan.name)
     session.hint = f"the job goes on; come back with: nemo jobs tail -f {place}"
     progress = make_progress(session, lines_to_stdout=True)

@@ -67,7 +67,7 @@ def list_jobs(
         "sort": sort,
         "filter": joined_filter(expression, fields, labels),
     }
-    answer = session.ask("list_jobs", **query)
+    answer = session.ask("iter_jobs" if all_pages and session.prints_code else "list_jobs", **query)
     if all_pages:
         answer = merge_pages(answer, lambda number: session.ask("list_jobs", **{**query, "page": number}))
     show_list(

@@ -94,7 +94,7 @@ def list_steps(
         "sort": sort,
         "filter": joined or None,
     }
-    answer = session.ask("list_steps", job, **query)
+    answer = session.ask("iter_steps" if all_pages and session.prints_code else "list_steps", job, **query)
     if all_pages:
         answer = merge_pages(
             answer, lambda number: session.ask("list_steps", job, **{**query, "page": number})

@@ -97,7 +97,10 @@ class LogWalk:
 def watch_to_end(session: Session, plan: Watch, *, lines_to_stdout: bool) -> int:
     """Watch with progress on stderr; the exit code says how the job ended."""
     if session.prints_code:
-        session.ask("get_job_status", plan.name)
+        which = {"attempt_id": plan.attempt_id, "step_id": plan.step_id, "task_id": plan.task_id}
+        if plan.logs:
+            session.ask("follow_logs", plan.name, **which)
+        session.ask("wait", plan.name, timeout=plan.timeout)
     place = session.name_hint(plan.name)
     session.hint = f"the job goes on; come back with: nemo jobs watch {place}"
     progress = make_progress(session, lines_to_stdout=lines_to_stdout)

@@ -31,28 +31,25 @@ class Retry(NamedTuple):
 class Tries:
     """The tries of one request: each failure either asks for a pause in seconds or is raised."""
 
-    __slots__ = ("_free", "_method", "_retry", "_target", "count", "waits")
+    __slots__ = ("_method", "_retry", "_target", "count", "waits")
 
     def __init__(self, retry: Retry, method: str, target: str) -> None:
         self._retry, self._method, self._target = retry, method, target
         self.count = 0
         self.waits = 0
-        self._free = 0
 
     def lost(self, error: ConnectionFailed, *, kept: bool, again: bool = True) -> float:
         """No answer came. `kept`: the connection had served before; `again`: it can be repeated."""
-        if kept and again and not self._free:
-            # The server has closed it meanwhile: that needs no pause, and is no failure of the server.
-            self._free = 1
-            return 0
-        if self._last() or not again or (error.refused and not self._retry.refused):
+        if self.count > self._retry.repeats or not again or (error.refused and not self._retry.refused):
             raise error
+        if kept:  # the server has closed it meanwhile, which needs no pause
+            return 0
         return self._wait(str(error), {})
 
     def refused(self, status: int, headers: Mapping[str, str], body: bytes, *, again: bool = True) -> float:
         """An answer that is no success."""
         refusal = self.error(status, headers, body)
-        if self._last() or not again or not may_repeat(status, headers):
+        if self.count > self._retry.repeats or not again or not may_repeat(status, headers):
             raise refusal
         return self._wait(f"the service answered {status}: {refusal}", headers)
 
@@ -64,9 +61,6 @@ class Tries:
         found = error_for(status, body, method=self._method, target=self._target, tries=self.count)
         found.retry_after = asked_pause(headers)
         return found
-
-    def _last(self) -> bool:
-        return self.count - self._free > self._retry.repeats
 
     def _wait(self, why: str, headers: Mapping[str, str]) -> float:
         self.waits += 1
