@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from nemo_jobs.backends.api import ENDED, Counts, Earlier, Handle, Json, Phase, Rejected, Trims, Watches
 from nemo_jobs.conformance_harness import FOREVER, Harness, Waiting, Work
+from nemo_jobs.conformance_results import ResultConformance
 
 __all__ = ["FOREVER", "BackendConformance", "Harness", "Work"]
 
@@ -359,6 +360,6 @@ class RestConformance(Waiting):
 
 
 class BackendConformance(
-    StartConformance, ObserveConformance, StopConformance, LogConformance, RestConformance
+    StartConformance, ObserveConformance, StopConformance, LogConformance, ResultConformance, RestConformance
 ):
     """The promises of `nemo_jobs.backends.api`, one test each."""

@@ -3,8 +3,8 @@
 import asyncio
 import math
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from nemo_jobs.backends.api import Backend, Handle, Json, LogPiece, Observation, Phase, Plan
@@ -24,6 +24,7 @@ class Work:
     lines: int = 0  # lines on stdout, spread over its time
     ignores_stop: bool = False
     refused: bool = False  # the backend must reject it
+    left: Mapping[str, str] = field(default_factory=dict)  # files that it leaves as results, by path
 
 
 class Harness(ABC):

@@ -182,6 +182,9 @@ def _script(work: Work, starts: Path) -> str:
     lines = [f"echo started >> {shlex.quote(str(starts))}"]
     if work.ignores_stop:
         lines.append("trap '' TERM")
+    for path, text in work.left.items():
+        target = f'"$NEMO_JOB_RESULTS_PATH"/{shlex.quote(path)}'
+        lines.append(f"mkdir -p $(dirname {target}); printf %s {shlex.quote(text)} > {target}")
     for data, stream in ((work.stdout, 1), (work.stderr, 2)):
         if data:
             lines.append("printf '" + "".join(f"\\{byte:03o}" for byte in data) + f"' >&{stream}")

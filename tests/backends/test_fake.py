@@ -1,6 +1,7 @@
 """The scripted backend keeps the promises of the protocol."""
 
 import asyncio
+import json
 import uuid
 from collections.abc import AsyncIterator
 from typing import Any
@@ -54,6 +55,8 @@ class FakeHarness(Harness):
         }
         if work.ignores_stop:
             script["FAKE_IGNORE_STOP"] = "1"
+        if work.left:
+            script["FAKE_RESULTS"] = json.dumps(dict(work.left))
         if work.refused:
             script["FAKE_SUBMIT_ERROR"] = "rejected"
         return fake_plan(**script)
