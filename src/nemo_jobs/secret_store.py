@@ -1,5 +1,6 @@
 """Opening the vault of a service: its keys, its database, and the proof that they fit."""
 
+import asyncio
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,3 +23,19 @@ async def open_secrets(data_dir: Path, db: "Database", clock: Clock, environ: Ma
     await found.start()
     db.on_wake(found.woken)
     return found
+
+
+def forget_secrets(url: str) -> int:
+    """Delete all secrets of a database whose key is lost, so that services start again; how many.
+    Raises Locked while a service uses a SQLite database, SchemaTooNew, Unavailable or Invalid."""
+    from nemo_jobs.store.db import Database
+    from nemo_jobs.store.secret_keys import forget_everything
+
+    async def forget() -> int:
+        db = Database.open(url)
+        try:
+            return await db.write(forget_everything)
+        finally:
+            await db.aclose()
+
+    return asyncio.run(forget())

@@ -1,5 +1,6 @@
 """`nemo secrets`: values from standard input, a file or a prompt, and never in what is printed."""
 
+import asyncio
 import io
 import json
 import sys
@@ -7,6 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from nemo_jobs.domain.clock import ManualClock
+from nemo_jobs.domain.secrets import Reference, Sealed
+from nemo_jobs.secret_store import open_secrets
+from nemo_jobs.store import secrets as store_secrets
+from nemo_jobs.store import workspaces
+from nemo_jobs.store.db import Database
+from nemo_jobs.vault.keyring import WrongKey
 from tests.cli.conftest import Nemo
 from tests.cli.scripted import Reply, page, scripted
 
@@ -177,3 +185,51 @@ def test_values_that_cannot_be_decrypted_are_named_and_nothing_is_asked_for_ever
     assert ran.code == 1
     assert "default/bad" in ran.err
     assert len(server.seen) == 2
+
+
+def _database(folder: Path) -> str:
+    """A database with one secret, whose service has gone."""
+    url = f"sqlite:///{folder}/nemo-jobs.db"
+
+    async def make() -> None:
+        db = Database.open(url)
+        await db.write(workspaces.ensure_defaults, 1)
+        vault = await open_secrets(folder, db, ManualClock(), {})
+        at = Reference("default", "token")
+
+        async def store(sealed: Sealed) -> object:
+            return await db.write(store_secrets.create_secret, at, None, sealed, 1, "me")
+
+        await vault.storing(("secret", *at), CLEAR, store)
+        await vault.aclose()
+        await db.aclose()
+
+    asyncio.run(make())
+    return url
+
+
+def test_a_service_whose_key_is_lost_starts_again_after_its_secrets_are_forgotten(
+    nemo: Nemo, stdin, tmp_path: Path
+) -> None:
+    url = _database(tmp_path)
+    (tmp_path / "secrets.key").unlink()
+
+    async def start() -> None:
+        db = Database.open(url)
+        try:
+            await open_secrets(tmp_path, db, ManualClock(), {})
+        finally:
+            await db.aclose()
+
+    with pytest.raises(WrongKey, match="nemo db forget-secrets"):
+        asyncio.run(start())
+    stdin(b"n\n")
+    assert nemo("db", "forget-secrets", "--data-dir", str(tmp_path)).code == 130
+    ran = nemo("db", "forget-secrets", "--data-dir", str(tmp_path), "--yes")
+    assert ran.code == 0, ran.err
+    assert "deleted 1 secrets" in ran.err
+    asyncio.run(start())
+    missing = nemo("db", "forget-secrets", "--data-dir", str(tmp_path / "nowhere"), "--yes")
+    assert missing.code == 1
+    assert "there is no database" in missing.err
+    assert not (tmp_path / "nowhere").exists()

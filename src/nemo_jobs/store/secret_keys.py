@@ -139,5 +139,14 @@ def forget_ended_runs(tx: Tx) -> None:
     tx.count(_ENDED_RUNS)
 
 
+@off_loop
+def forget_everything(tx: Tx) -> int:
+    """Delete all secrets and the name of their key; how many secrets that were."""
+    tx.count(sa.delete(run_secret))
+    gone = tx.count(sa.delete(secret))
+    tx.count(sa.delete(meta).where(meta.c.key == KEY_CHECK))
+    return gone
+
+
 def _text(state: KeyState) -> str:
     return json.dumps({name: value for name, value in state._asdict().items() if value is not None})

@@ -114,5 +114,6 @@ class KeyRing:
         return (
             f"the secrets of this database are encrypted with the key {key_id}, which this service does "
             f"not have; copy {self.keys.path.name} from a service that has it, or from a backup, to "
-            f"{self.keys.path} (mode 0600), or set {VARIABLE}"
+            f"{self.keys.path} (mode 0600), or set {VARIABLE}; if it is lost for good, so are the values: "
+            "nemo db forget-secrets deletes them"
         )
