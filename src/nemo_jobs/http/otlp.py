@@ -5,6 +5,7 @@ again after an error, and then its records are there once, or twice if the answe
 """
 
 import asyncio
+import functools
 import json
 import re
 from collections import Counter
@@ -12,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Annotated
 
-from pydantic import BaseModel, Field, TypeAdapter
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from nemo_jobs.domain.model import LogLine, Unavailable
 from nemo_jobs.http import logs
@@ -45,18 +46,24 @@ _SOURCES_TOLD = 5
 _NO_SOURCE = "the resource needs the attributes job, job_attempt, job_step and job_task"
 
 
-class OtlpIngestQuery(BaseModel):
+class _Later(BaseModel):
+    """Its checks are made up at the first use, which most services never see."""
+
+    model_config = ConfigDict(defer_build=True)
+
+
+class OtlpIngestQuery(_Later):
     artifact_base_path: str | None = None
 
 
-class OtlpLogFilters(BaseModel):
+class OtlpLogFilters(_Later):
     job: str
     job_attempt: str
     job_step: str | None = None
     job_task: str | None = None
 
 
-class OtlpLogQuery(BaseModel):
+class OtlpLogQuery(_Later):
     artifact_base_path: str | None = None
     limit: Annotated[int, Field(gt=0, le=logs.MAX_LINES)] | None = None
     tail: Annotated[int, Field(gt=0, le=logs.MAX_LINES)] | None = None
@@ -64,7 +71,6 @@ class OtlpLogQuery(BaseModel):
     filters: OtlpLogFilters
 
 
-_QUERY = TypeAdapter(OtlpLogQuery)
 _decoders: ThreadPoolExecutor | None = None
 _waiting = 0
 
@@ -168,8 +174,13 @@ def _partial(refused: Counter[str]) -> dict[str, int | str] | None:
     return {"rejectedLogRecords": refused.total(), "errorMessage": "; ".join(told)}
 
 
+@functools.cache
+def _asked() -> TypeAdapter[OtlpLogQuery]:
+    return TypeAdapter(OtlpLogQuery)
+
+
 async def query_logs(api: Api, request: Request) -> Reply:
-    asked = await request.parsed(_QUERY)
+    asked = await request.parsed(_asked())
     check_base_path(asked.artifact_base_path)
     narrow = asked.filters
     query = logs.LogQuery(
