@@ -4,6 +4,7 @@ import http.client
 import os
 import re
 import socket
+import sqlite3
 import subprocess
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -192,3 +193,19 @@ def test_a_store_that_can_not_be_used_is_told_at_the_start(service: Service) -> 
     assert refused.returncode == 2
     assert "can't be used" in refused.stderr
     assert "Traceback" not in refused.stderr
+
+
+def test_bytes_that_nothing_names_are_removed_when_their_time_has_come(service: Service) -> None:
+    service.start()
+    make(service)
+    for path in ("kept", "deleted"):
+        assert put(service, path, b"x") == 200
+    assert service.client().call("DELETE", f"{FILES}/deleted").status == 200
+    service.stop()
+    assert len(stored(service)) == 2
+    with closing(sqlite3.connect(service.data_dir / "nemo-jobs.db")) as db:
+        assert db.execute("UPDATE object_removal SET due_at = 0").rowcount == 1
+        db.commit()
+    service.start()
+    until(lambda: len(stored(service)) == 1)
+    assert service.client().get(f"{FILES}/kept").body == b"x"
