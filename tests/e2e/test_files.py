@@ -170,6 +170,8 @@ def opened(service: Service) -> list[str]:
 
 def test_a_service_on_another_store_does_not_start_and_says_what_to_do(service: Service) -> None:
     service.start()
+    make(service)
+    assert put(service, "a", b"x") == 200
     identity = (service.data_dir / "files" / "store-id").read_text().strip()
     service.stop()
     (service.data_dir / "files" / "store-id").unlink()

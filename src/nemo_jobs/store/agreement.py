@@ -1,4 +1,4 @@
-"""Values that all services on a database agree on: the first one to start says which."""
+"""Values that all services on a database agree on: the first one that needs them says which."""
 
 import sqlalchemy as sa
 
@@ -9,6 +9,12 @@ _PROPOSE = Statement(
     sa.text("INSERT INTO meta (key, value) VALUES (:the_key, :the_value) ON CONFLICT (key) DO NOTHING")
 )
 _READ = Statement(sa.select(meta.c.value).where(meta.c.key == sa.bindparam("the_key")))
+
+
+def settled(tx: Tx, key: str) -> str | None:
+    """The value of `key`; None while nobody needed one."""
+    row = tx.one(_READ, {"the_key": key})
+    return None if row is None else str(row[0])
 
 
 def agreed(tx: Tx, key: str, proposed: str) -> str:
