@@ -28,8 +28,10 @@ _SECTIONS = (
     ("Tokens", r"/apis/auth/"),
     ("The service", r""),
 )
-_ORDER = ("Jobs", "Attempts", "Steps", "Tasks", "Logs", "Results", "Filesets and files")
-_ORDER += ("Workspaces and projects", "Secrets", "Tokens", "The service")
+_ORDER = (
+    *("Jobs", "Attempts", "Steps", "Tasks", "Logs", "Results", "Filesets and files"),
+    *("Workspaces and projects", "Secrets", "Tokens", "The service"),
+)
 #: Models that stand for query parameters are shown with their route.
 _QUERY = re.compile(r"Query$")
 

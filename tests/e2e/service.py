@@ -191,9 +191,7 @@ class Client:
     def __init__(self, port: int, timeout: float = 30) -> None:
         self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=timeout)
 
-    def call(
-        self, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None
-    ) -> Answer:
+    def call(self, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None) -> Answer:
         """Raises OSError when there is no answer; then nobody knows whether the request was done."""
         headers = {**({"content-type": "application/json"} if body is not None else {}), **(headers or {})}
         try:

@@ -6,9 +6,11 @@ import json
 from dataclasses import dataclass
 
 from nemo_jobs.backends.api import PlatformInfo
+from nemo_jobs.config_model import Settings
 from nemo_jobs.domain.clock import ManualClock
 from nemo_jobs.domain.model import JobRecord
 from nemo_jobs.domain.profiles import Profile, ProfileSet, SubprocessConfig
+from nemo_jobs.domain.retention import retention_of
 from nemo_jobs.domain.spec import JobSpec
 from nemo_jobs.domain.states import Trigger
 from nemo_jobs.engine.engine import Engine, Options
@@ -56,6 +58,7 @@ class Bench:
             log_limit=self.place.log_limit,
             objects=self.place.objects,
             secrets=self.place.secrets,
+            retention=retention_of(Settings().jobs.storage, self.place.profiles),
         )
         backend = FakeBackend(self.place.clock, self.place.world)
         self.engine = Engine(self.db, self.place.profiles, {"subprocess": backend}, self.place.clock, options)
