@@ -11,7 +11,13 @@ from pydantic import ValidationError
 
 from nemo_jobs.config_environment import overlay
 from nemo_jobs.config_model import Database, Files, Host, Jobs, Platform, Service, Settings
-from nemo_jobs.config_problems import describe, repeated_profiles, unclear_values, unknown_sections
+from nemo_jobs.config_problems import (
+    describe,
+    host_mounts,
+    repeated_profiles,
+    unclear_values,
+    unknown_sections,
+)
 from nemo_jobs.config_tree import Entry
 from nemo_jobs.config_yaml import read_yaml
 
@@ -51,6 +57,7 @@ def load_settings(config_file: Path | None, environ: Mapping[str, str]) -> Loade
     overlay(root, environ, problems, warnings)
     repeated_profiles(root, problems)
     unclear_values(root, problems)
+    host_mounts(root, warnings)
     settings = Settings()
     try:
         settings = Settings.model_validate(root.plain())

@@ -70,6 +70,8 @@ _NAMED = {
     "string_too_short": "must not be empty",
 }
 _SECRET = re.compile("pas+w|secret|token|credential|key$", re.IGNORECASE)
+#: What a volume of the engine's local driver really is.
+_DEVICE = re.compile(r"additional_volume_mounts\[\d+\]\.options\..*\bdevice$", re.IGNORECASE)
 #: Our own kinds of errors whose sentence ends best with the value.
 _WITH_VALUE = ("url", "gpu_ids")
 
@@ -153,6 +155,17 @@ def unclear_values(root: Entry, problems: list[str]) -> None:
             )
         elif isinstance(value, float) and not math.isfinite(value):
             problems.append(f"{entry.where}: {path}: {entry.text} is not a finite number")
+
+
+def host_mounts(root: Entry, warnings: list[str]) -> None:
+    """Volumes of Docker profiles that are places of the host: a job can do there what it likes."""
+    for path, entry in _leaves(root, ""):
+        if _DEVICE.search(path) and isinstance(entry.value, str) and entry.value.startswith("/"):
+            rules = "; who can use the socket of an engine rules the host" if ".sock" in entry.value else ""
+            warnings.append(
+                f"{entry.where}: {path}: {shown(entry.text)} is a place of the host that every job of the "
+                f"profile can then read and change{rules}"
+            )
 
 
 def _leaves(entry: Entry, path: str) -> Iterator[tuple[str, Entry]]:

@@ -184,6 +184,7 @@ def test_an_item_of_the_list_shows_every_field() -> None:
         "launcher_tool_path": "/tools/jobs-launcher",
         "on_shutdown": "keep",
         "max_concurrent": None,
+        "results_max_bytes": 100 * 2**30,
     }
 
 

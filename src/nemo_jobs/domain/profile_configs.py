@@ -4,6 +4,7 @@ Unknown keys are refused. `model_fields_set` says what somebody wrote, which mer
 defaults and the launcher's rule depend on.
 """
 
+import re
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
@@ -30,6 +31,17 @@ def _profile_variable(name: str) -> str:
         )
     if not name or "=" in name or "\0" in name:
         raise PydanticCustomError("bad_variable", "can't be the name of an environment variable")
+    return name
+
+
+def _volume_name(name: str) -> str:
+    """Engines take a path in its place for a folder of the host."""
+    if not _VOLUME.fullmatch(name):
+        raise PydanticCustomError(
+            "volume_name",
+            "volume_name must be the name of a volume, of letters, digits, '_', '.' and '-', not {name}",
+            {"name": ascii(name[:80])},
+        )
     return name
 
 
@@ -67,6 +79,9 @@ def empty_if_none(value: Any) -> Any:
     return {} if value is None else value
 
 
+_VOLUME = re.compile("[A-Za-z0-9][A-Za-z0-9_.-]*")
+#: A volume of the engine; empty for none.
+VolumeName = Annotated[str, AfterValidator(lambda name: _volume_name(name) if name else name)]
 Whole = Annotated[int, BeforeValidator(_no_bool)]
 #: Seconds, up to what Kubernetes can hold.
 Seconds = Annotated[Whole, Field(ge=0, le=2**31 - 1)]
@@ -169,9 +184,15 @@ class DockerVolumeMount(Section):
     options: Json | None = Field(default=None, description="volume options, as the engine takes them")
     allow_create_volume: bool = Field(default=False, description="make the volume if it does not exist")
 
+    @model_validator(mode="after")
+    def _no_folder_of_the_host(self) -> "DockerVolumeMount":
+        if self.kind == "volume":
+            _volume_name(self.volume_name)
+        return self
+
 
 class DockerStorage(Section):
-    volume_name: str = Field(
+    volume_name: VolumeName = Field(
         default="nemo-jobs-storage", description='volume for persistent job storage; `""`: none'
     )
     volume_permissions_image: str = Field(
