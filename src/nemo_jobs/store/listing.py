@@ -2,11 +2,11 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeGuard
 
 import sqlalchemy as sa
 
-from nemo_jobs.domain.filters import Compare, Node, Op
+from nemo_jobs.domain.filters import ORDER, Compare, Node, Op
 from nemo_jobs.domain.model import JobRecord, NotFound, StepRecord
 from nemo_jobs.domain.states import TERMINAL, State
 from nemo_jobs.store.filters import compile_filter
@@ -97,6 +97,15 @@ _TOTAL_HERE = _TOTAL.where(job_count.c.workspace == sa.bindparam("in_workspace")
 _TOTALS = {True: Statement(_TOTAL_HERE), False: Statement(_TOTAL)}
 
 
+def _ends(*where: sa.ColumnElement[bool]) -> Statement:
+    """The first and the last date, each from an end of the index."""
+    ends = (sa.func.min(job.c.created_at), sa.func.max(job.c.created_at))
+    return Statement(sa.select(*(sa.select(end).where(*where).scalar_subquery() for end in ends)))
+
+
+_ENDS = {True: _ends(_IN_WORKSPACE), False: _ends()}
+
+
 def list_jobs(tx: Tx, query: JobQuery) -> JobPage:
     """A page. Raises NotFound for an unknown workspace."""
     if query.workspace is not None and tx.one(_HAS_WORKSPACE, {"the_name": query.workspace}) is None:
@@ -142,9 +151,36 @@ def _total(
     elif states is not None:
         counted = _TOTAL_HERE if query.workspace is not None else _TOTAL
         row = tx.one(counted.where(job_count.c.state.in_(states)), params)
+    elif _is_early_or_late(query.where) and _most_meet(tx, query.where, query, params):
+        row = tx.one(_TOTALS[query.workspace is not None], params)
+        others = sa.select(sa.func.count()).select_from(job)
+        narrow = () if query.workspace is None else (_IN_WORKSPACE,)
+        less = tx.one(others.where(*narrow, sa.not_(compile_filter(query.where, tx.dialect))), params)
+        return max(int(row[0]) - int(less[0]), 0) if row and less else 0
     else:
         row = tx.one(sa.select(sa.func.count()).select_from(source).where(*where), params)
     return int(row[0]) if row else 0
+
+
+def _is_early_or_late(where: Node) -> TypeGuard[Compare]:
+    """Whether a filter asks for the jobs on one side of a date, and for nothing else."""
+    return (
+        isinstance(where, Compare)
+        and (where.field, where.path) == ("created_at", ())
+        and where.op in ORDER
+        and isinstance(where.value, int)
+    )
+
+
+def _most_meet(tx: Tx, where: Compare, query: JobQuery, params: dict[str, Any]) -> bool:
+    """Whether more jobs lie on this side of the date than on the other, as far as the first and the
+    last tell. The total of all is known, so that it is enough to count the fewer."""
+    ends = tx.one(_ENDS[query.workspace is not None], params)
+    if ends is None or ends[0] is None or not isinstance(where.value, int):
+        return False
+    before: int = where.value - ends[0]
+    after: int = ends[1] - where.value
+    return before > after if where.op in (Op.LT, Op.LTE) else after > before
 
 
 def _only_states(where: Node | None) -> list[str] | None:
