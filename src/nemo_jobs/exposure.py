@@ -3,6 +3,7 @@
 import logging
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 from nemo_jobs.domain.addresses import is_loopback
 
@@ -10,6 +11,7 @@ if TYPE_CHECKING:
     from nemo_jobs.config import Settings
 
 log = logging.getLogger("nemo_jobs")
+_PORTS = {"http": 80, "https": 443}
 
 
 def problem(host: str, settings: "Settings", insecure: bool) -> str | None:
@@ -26,6 +28,21 @@ def problem(host: str, settings: "Settings", insecure: bool) -> str | None:
         "here: set auth.enabled (NHX_AUTH_ENABLED=true; 'nemo auth tokens create' makes the first token), "
         "listen on 127.0.0.1, or say --insecure-no-auth where the network keeps others out"
     )
+
+
+def tell_elsewhere(address: str | None, port: int) -> None:
+    """Warn when tasks are told to call another port of this machine: a shell that was set up for the
+    `nemo` command has `NHX_BASE_URL` too, and then tasks and their tokens go to another service."""
+    found = urlsplit(address or "")
+    if found.scheme not in ("http", "https") or not is_loopback(found.hostname or ""):
+        return
+    if (found.port or _PORTS[found.scheme]) != port:
+        log.warning(
+            "tasks are told to call %s (NHX_BASE_URL or platform.base_url), but this service listens on "
+            "port %d; unset it, unless something there hands calls on to this service",
+            address,
+            port,
+        )
 
 
 def tell(host: str, settings: "Settings", tokens: int) -> None:

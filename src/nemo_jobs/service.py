@@ -332,6 +332,8 @@ class Service:
 
         platform, service = self._settings.platform, self._settings.service
         base = platform.given_base_url or self._address()
+        if self._role == "all":
+            exposure.tell_elsewhere(platform.given_base_url, self._listener.getsockname()[1])
         found = platform.service_discovery
         base = found.get("platform") or found.get("base") or base
         urls = {name: found.get(name) or base for name in ("files", "secrets", "jobs", "auth", "models")}

@@ -70,3 +70,30 @@ def test_an_issuer_needs_its_library(monkeypatch: pytest.MonkeyPatch) -> None:
     said = exposure.problem("127.0.0.1", settings, False)
     assert said is not None
     assert "nemo-jobs[oidc]" in said
+
+
+def test_an_address_of_another_service_is_told_of(service: Service) -> None:
+    # A person's shell names the service that the command speaks to, and starts another one.
+    service.environ["NHX_BASE_URL"] = "http://127.0.0.1:9"
+    service.start()
+    said = service.stderr.read_text()
+    assert "tasks are told to call http://127.0.0.1:9 (NHX_BASE_URL or platform.base_url)" in said
+
+
+@pytest.mark.parametrize(
+    ("address", "warned"),
+    [
+        ("http://localhost:8081", True),
+        ("http://[::1]:8081", True),
+        ("https://127.0.0.1", True),
+        ("http://localhost:8080", False),
+        ("http://gateway.example:80", False),
+        ("unix:///run/gateway", False),
+        (None, False),
+    ],
+)
+def test_only_another_port_of_this_machine_is_suspicious(
+    caplog: pytest.LogCaptureFixture, address: str | None, warned: bool
+) -> None:
+    exposure.tell_elsewhere(address, 8080)
+    assert bool(caplog.records) == warned
