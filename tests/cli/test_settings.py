@@ -53,6 +53,14 @@ def test_the_environment_goes_before_the_file_and_a_flag_before_both(file: Path)
     assert resolve(flags(base_url="http://flag.example"), environ).base_url == "http://flag.example"
 
 
+def test_a_task_works_in_the_workspace_of_its_job(tmp_path: Path, file: Path) -> None:
+    environ = {"XDG_CONFIG_HOME": str(tmp_path), "NEMO_JOB_WORKSPACE": "moths"}
+    assert resolve(Flags(), environ).workspace == "moths"
+    assert resolve(Flags(), {**environ, "NHX_WORKSPACE": "bees"}).workspace == "bees"
+    named = {"NHX_CONFIG_FILE": str(file), "NEMO_JOB_WORKSPACE": "ants"}
+    assert resolve(Flags(), named).workspace == "moths"
+
+
 def test_a_context_brings_token_authority_and_preferences(file: Path) -> None:
     chosen = resolve(flags(context="far"), {"NHX_CONFIG_FILE": str(file)})
     assert (chosen.token, chosen.ca_file, chosen.output_format) == ("secret", "/etc/ca.pem", "yaml")

@@ -197,3 +197,14 @@ def test_at_most_six_details_of_the_task_are_shown(nemo: Nemo) -> None:
     with scripted(lambda seen: logs() if "/logs" in seen.target else Reply(body=end)) as server:
         ran = nemo("--base-url", server.url, "jobs", "watch", "moth-sorter")
         assert "k0=0, k1=1, k2=2, k3=3, k4=4, k5=5\n" in ran.err
+
+
+def test_the_time_it_took_is_that_of_the_attempt_and_not_of_later_changes() -> None:
+    from nemo_jobs.cli.progress import closing
+
+    ended = tree("completed")
+    ended["created_at"] = "2027-03-01T09:00:00Z"
+    ended["steps"] = [{**step, "created_at": "2027-03-04T09:00:00Z"} for step in ended["steps"]]
+    ended["updated_at"] = "2027-03-09T09:00:00Z"
+    ended["reason"] = {"code": "finished", "message": "", "since": "2027-03-04T09:00:12Z"}
+    assert closing(ended) == f"job {ended['name']}: completed after 12 s"

@@ -232,7 +232,7 @@ def delete_context(session: Session, name: str) -> None:
 @global_options()
 @pass_session
 def show(session: Session) -> None:
-    """Show the settings in force and where they come from."""
+    """Show the settings in force, from flags, environment and file together."""
     chosen = session.settings
     show_object(
         session,

@@ -163,12 +163,16 @@ def scalars(details: dict[str, Any]) -> list[tuple[str, Any]]:
 
 
 def age(tree: Any, *, ended: bool = False) -> float:
-    """Seconds since the job was created, or from then to its end. Clocks of two hosts may differ."""
+    """Seconds since the current attempt began, or from then to its end. Clocks of two hosts may differ."""
     from datetime import datetime
 
+    # The steps are the attempt's: after a rerun they are younger than the job. A job that has ended
+    # can still be changed, which only `since` doesn't follow.
+    began = min((step["created_at"] for step in tree["steps"]), default=tree["created_at"])
+    end = (tree.get("reason") or {}).get("since") or tree["updated_at"]
     try:
-        created = datetime.fromisoformat(tree["created_at"]).timestamp()
-        until = datetime.fromisoformat(tree["updated_at"]).timestamp() if ended else time.time()
+        created = datetime.fromisoformat(began).timestamp()
+        until = datetime.fromisoformat(end).timestamp() if ended else time.time()
     except ValueError:
         return 0.0
     return max(until - created, 0.0)

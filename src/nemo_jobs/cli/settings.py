@@ -95,7 +95,7 @@ def resolve(flags: Given, environ: Mapping[str, str]) -> Settings:
     return Settings(
         base_url=flags.base_url or environ.get("NHX_BASE_URL") or address or DEFAULT_URL,
         context=name,
-        workspace=environ.get("NHX_WORKSPACE") or place or "default",
+        workspace=environ.get("NHX_WORKSPACE") or place or environ.get("NEMO_JOB_WORKSPACE") or "default",
         token=environ.get("NHX_ACCESS_TOKEN")
         or token_of(user, f"{path}: user '{context.get('user')}'")
         or task_token(environ),
