@@ -1,15 +1,18 @@
 """Log records taken in over OTLP and read back."""
 
+import gc
 import gzip
 import json
+import sys
 import threading
+import time
 from typing import Any
 
 import pytest
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 
 from nemo_jobs.http import otlp
-from nemo_jobs.otlp import payload
+from nemo_jobs.otlp import json_form, payload
 from nemo_jobs.store import logs
 from tests.http.kit import JOBS, open_service
 
@@ -338,6 +341,52 @@ async def test_a_gzip_bomb_is_refused_before_it_is_unpacked(service, step, monke
 async def test_broken_gzip_is_refused(service, step, body):
     answer = await send(service, body, **{"content-encoding": "gzip"})
     assert answer.status_code == 400 and "gzip" in answer.json()["detail"]
+
+
+async def test_a_body_of_countless_gzip_members_is_refused_soon(service, step):
+    """Looking for the next one copied all that was left: half a million took minutes."""
+    members = gzip.compress(b"")
+    answer = await send(service, members * (payload.MAX_MEMBERS + 1), **{"content-encoding": "gzip"})
+    assert answer.status_code == 400 and "members" in answer.json()["detail"]
+    body = request(source(step), "hello")
+    most = gzip.compress(body) + members * (payload.MAX_MEMBERS - 1)
+    assert (await send(service, most, **{"content-encoding": "gzip"})).status_code == 200
+    assert await lines(service) == ["hello"]
+
+
+def test_other_threads_go_on_while_json_is_read(monkeypatch):
+    """The event loop is one of them."""
+    body = b'{"resourceLogs":[%s]}' % b",".join([b"{}"] * 100_000)
+    turns, read = [0], []
+    done = threading.Event()
+
+    def loads(*args, **more):
+        begin = turns[0]
+        found = real(*args, **more)
+        read.append(turns[0] - begin)
+        return found
+
+    def take_turns():
+        while not done.is_set():
+            turns[0] += 1
+            time.sleep(0)
+
+    real = json.loads
+    monkeypatch.setattr(json, "loads", loads)
+    other = threading.Thread(target=take_turns)
+    interval = sys.getswitchinterval()
+    gc.disable()  # its hooks would be turns as well
+    sys.setswitchinterval(1e-5)
+    try:
+        other.start()
+        with pytest.raises(payload.TooLarge):
+            list(json_form.decode(body, 0))
+    finally:
+        done.set()
+        other.join()
+        sys.setswitchinterval(interval)
+        gc.enable()
+    assert read[0] > 20
 
 
 async def test_more_than_is_taken_at_once(service, step, monkeypatch):

@@ -15,6 +15,9 @@ MAX_VALUES = 1_000_000
 MAX_RESOURCES = 1_000
 #: Bytes of one record or resource, at most.
 MAX_RECORD = 2 << 20
+#: Parts of a gzip body that were compressed by themselves, at most: an empty one takes 20 bytes.
+MAX_MEMBERS = 1_000
+_BLOCK = 64 << 10
 
 
 class BadPayload(Exception):
@@ -33,20 +36,26 @@ class Form(Enum):
 def decompressed(body: bytes, limit: int) -> bytes:
     """What is in a gzip body. Raises BadPayload, and TooLarge as soon as it is over `limit` bytes."""
     parts: list[bytes] = []
-    left = limit
-    while True:
-        unpacker = zlib.decompressobj(wbits=31)
+    left, at, members = limit, 0, 0
+    unpacker = zlib.decompressobj(wbits=31)
+    while at < len(body) or not members:
+        # In blocks: behind the end of a member all that is left of its block is copied.
+        block = body[at : at + _BLOCK]
         try:
-            parts.append(unpacker.decompress(body, left + 1))
+            parts.append(unpacker.decompress(block, left + 1))
         except zlib.error as error:
             raise BadPayload(f"the body is not gzip: {error}") from None
         left -= len(parts[-1])
         check_size(limit - left, limit)
-        if not unpacker.eof:
+        at += len(block) - len(unpacker.unused_data)
+        if unpacker.eof:
+            members += 1
+            unpacker = zlib.decompressobj(wbits=31)
+        elif at >= len(body):
             raise BadPayload("the gzip body is cut short")
-        body = unpacker.unused_data
-        if not body:
-            return b"".join(parts)
+        if members == MAX_MEMBERS and at < len(body):
+            raise BadPayload(f"the gzip body has more than {MAX_MEMBERS} members; compress it as a whole")
+    return b"".join(parts)
 
 
 def check_size(size: int, limit: int) -> None:
