@@ -9,7 +9,14 @@ from tests.cli.conftest import Nemo
 from tests.cli.scripted import Reply, Scripted, job, page, scripted, tree
 
 SPEC = '{"steps": [{"name": "fit", "executor": {"provider": "subprocess", "command": ["ö\\u2028"]}}]}'
-ANSWER = {**job(), **page([]), **tree("completed"), "next_page": None, "prev_page": None, "total": 0}
+COUNTS = {"count": 1, "done": 1, "unchanged": 0, "refused": 0, "gone": 0, "failed": 0, "next": None}
+ANSWER = {
+    **job(),
+    **page([]),
+    **tree("completed"),
+    **{"next_page": None, "prev_page": None, "total": 0},
+    **COUNTS,
+}
 AT = ("--workspace", "lab")
 COMMANDS = [
     ("create", "moth", "--source", "s", "--spec", "{}", "--platform-spec", SPEC, *AT),
@@ -25,6 +32,9 @@ COMMANDS = [
     ("resume", "m"),
     ("rerun", "m", "--from-step", "fit"),
     ("delete", "m"),
+    ("delete", "--label", "a=b", "--yes"),
+    ("cancel", "--filter", 'name:"m"', "--dry-run"),
+    ("rerun", "--filter", 'name:"m"', "--yes"),
     ("get-logs", "m", "--attempt-id", "0", "--step-id", "s", "--limit", "5"),
     ("tail", "m", "-n", "7", "--output-format", "code"),
     ("update-status-details", "m", "--body", '{"a": null, "b": true}'),
@@ -85,6 +95,35 @@ def test_what_asks_again_and_again_has_a_method_that_does(
     assert ran.out.splitlines()[-1] == f"answer = client.{call}"
 
 
+WAITS = "answer = client.wait(answer['name'], timeout={})"
+PRINTS = ["for line in client.follow_logs(answer['name']):", "    print(line['message'])"]
+
+
+@pytest.mark.parametrize(
+    ("words", "lines"),
+    [
+        ((*COMMANDS[0], "--wait"), [WAITS.format(1200)]),
+        ((*COMMANDS[0], "--watch", "--timeout", "9"), [*PRINTS, WAITS.format(9)]),
+        (("rerun", "m", "--watch"), [*PRINTS, WAITS.format(None)]),
+        (("run", "--follow", "--", "true"), [*PRINTS, WAITS.format(None)]),
+        (("results", "download", "w", "--job", "m", "-o", "it's"), ['print(answer.write_to_file("it\'s"))']),
+        (
+            ("results", "download", "w", "--job", "m", "-o", "-"),
+            ["import sys", "sys.stdout.buffer.write(answer.read())"],
+        ),
+    ],
+    ids=["create-wait", "create-watch", "rerun", "run", "file", "output"],
+)
+def test_what_follows_the_call_is_printed_as_well(
+    nemo: Nemo, words: tuple[str, ...], lines: list[str]
+) -> None:
+    printed = nemo("-f", "code", "jobs", *words).out
+    compile(printed, "printed", "exec")
+    call, *after = printed.splitlines()[3:]
+    assert call.startswith("answer = client.")
+    assert after == lines
+
+
 @pytest.mark.parametrize("command", ["list", "tail", "watch", "cancel"])
 def test_a_preference_for_code_sends_nothing_either(
     nemo: Nemo, monkeypatch: pytest.MonkeyPatch, command: str
@@ -99,6 +138,12 @@ def test_a_preference_for_code_sends_nothing_either(
         assert json.loads(ran.out)["data"] == []
 
 
-def test_a_token_is_never_printed(nemo: Nemo, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_token_is_sent_but_never_printed(nemo: Nemo, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NHX_ACCESS_TOKEN", "s3cret")
-    assert "s3cret" not in nemo("jobs", "list", "-f", "code").out
+    with scripted(answer) as server:
+        printed = nemo("--base-url", server.url, "jobs", "get", "m", "-f", "code").out
+        assert "s3cret" not in printed
+        scope: dict[str, Any] = {}
+        exec(compile(printed, "printed", "exec"), scope)
+        scope["client"].close()
+        assert server.seen[0].headers["authorization"] == "Bearer s3cret"

@@ -50,6 +50,8 @@ def act_on_many(
     if not (yes or dry_run or _can_ask()):
         raise click.UsageError(f"nobody can be asked here: add --yes to {verb} all that match, or --dry-run")
     where = joined_filter(expression, {}, labels)
+    if not dry_run:
+        session.code_after = _code(f"client.{verb}_jobs({where!a}")
     seen = session.ask(f"{verb}_jobs", where, dry_run=True)
     if dry_run:
         _show(session, seen)
@@ -67,6 +69,16 @@ def act_on_many(
     done = f"{_DONE[verb]}: {answer['done']} {_noun(answer['done'])}"
     session.note(f"{done}; {rest}" if rest else done)
     return 1 if answer["refused"] or answer["failed"] else 0
+
+
+def _code(call: str) -> tuple[str, ...]:
+    """The Python that does it, once `answer` is what a dry run has said."""
+    return (
+        f"answer = {call}, expected_count=answer['count'])",
+        "while answer['next']:",
+        "    left = answer['count'] - len(answer['data'])",
+        f"    answer = {call}, expected_count=left, cursor=answer['next'])",
+    )
 
 
 def _can_ask() -> bool:

@@ -8,7 +8,7 @@ from nemo_jobs.cli.inputs import Json, input_options, json_option, read_input
 from nemo_jobs.cli.labels import Labels, label_option, with_labels
 from nemo_jobs.cli.options import job_command, nonempty
 from nemo_jobs.cli.render import show_object
-from nemo_jobs.cli.session import CommandError, Session
+from nemo_jobs.cli.session import CommandError, Session, code_of_wait
 from nemo_jobs.client import Conflict, ConnectionFailed
 
 _REQUIRED = ("source", "spec", "platform_spec")
@@ -61,13 +61,16 @@ def create(
     if dry_run:
         show_object(session, session.ask("dry_run_job", **fields))
         return 0
+    timeout = timeout or (1200 if wait else None)
+    if wait or watch:
+        session.code_after = code_of_wait(logs=watch, timeout=timeout)
     job = send(session, fields)
     show_object(session, job)
     if not (wait or watch):
         return 0
     from nemo_jobs.cli.watching import Watch, watch_to_end
 
-    plan = Watch(job["name"], poll=poll_interval, timeout=timeout or (1200 if wait else None), logs=watch)
+    plan = Watch(job["name"], poll=poll_interval, timeout=timeout, logs=watch)
     return watch_to_end(session, plan, lines_to_stdout=False)
 
 

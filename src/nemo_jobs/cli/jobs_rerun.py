@@ -7,7 +7,7 @@ import click
 from nemo_jobs.cli.jobs_bulk import act_on_many, bulk_options, wants_many
 from nemo_jobs.cli.options import job_argument, job_command, nonempty
 from nemo_jobs.cli.render import show_object
-from nemo_jobs.cli.session import Session
+from nemo_jobs.cli.session import Session, code_of_wait
 
 
 @click.command()
@@ -41,11 +41,14 @@ def rerun(
         if wait or watch or from_step is not None:
             raise click.UsageError("--wait, --watch and --from-step go with a single job")
         return act_on_many(session, "rerun", **many)
+    timeout = timeout or (1200 if wait else None)
+    if wait or watch:
+        session.code_after = code_of_wait(logs=watch, timeout=timeout)
     job = session.ask("rerun_job", name, from_step=from_step)
     show_object(session, job)
     if not (wait or watch):
         return 0
     from nemo_jobs.cli.watching import Watch, watch_to_end
 
-    plan = Watch(job["name"], poll=poll_interval, timeout=timeout or (1200 if wait else None), logs=watch)
+    plan = Watch(job["name"], poll=poll_interval, timeout=timeout, logs=watch)
     return watch_to_end(session, plan, lines_to_stdout=False)

@@ -157,6 +157,10 @@ def _check_upload(name: str, path: str) -> int:
 @job_command()
 def download(session: Session, name: str, job: str, target: str, attempt_id: int | str | None) -> None:
     """Download a result; a folder comes as a .tar.gz. The file appears whole or not at all."""
+    if target == "-":
+        session.code_after = ("import sys", "sys.stdout.buffer.write(answer.read())")
+    else:
+        session.code_after = (f"print(answer.write_to_file({target!a}))",)
     with session.ask("download_job_result", name, job=job, attempt_id=attempt_id) as content:
         if target == "-":
             _print(content)

@@ -8,7 +8,7 @@ from nemo_jobs.cli.jobs_create import send
 from nemo_jobs.cli.labels import Labels, label_option, with_labels
 from nemo_jobs.cli.options import job_command, nonempty
 from nemo_jobs.cli.render import show_object
-from nemo_jobs.cli.session import Session
+from nemo_jobs.cli.session import Session, code_of_wait
 from nemo_jobs.cli.text import given_text
 
 
@@ -46,6 +46,8 @@ def run(
         "description": description,
         "project": project,
     }
+    if follow:
+        session.code_after = code_of_wait(logs=True)
     job = send(session, with_labels(fields, labels))
     if not follow:
         show_object(session, job)

@@ -59,6 +59,8 @@ class Session:
         self.environ = os.environ if environ is None else environ
         self.workspace: str | None = None
         self.hint = ""
+        #: What `-f code` prints behind the call: lines of Python that go on with its `answer`.
+        self.code_after: tuple[str, ...] = ()
         self._settings: settings_module.Settings | None = None
         self._shared: JobsClient | None = None
         self._clients: list[JobsClient] = []
@@ -142,13 +144,27 @@ class Session:
         return name if workspace == "default" else f"{name} --workspace {workspace}"
 
     def _code(self, method: str, args: tuple[Any, ...], fields: dict[str, Any]) -> str:
-        workspace = self.workspace or self.settings.workspace
+        chosen = self.settings
+        made = [ascii(chosen.base_url), f"workspace={self.workspace or chosen.workspace!a}"]
+        if chosen.token:  # never the token itself: code is kept and shown around
+            made.append("token=os.environ['NHX_ACCESS_TOKEN']")
+        if chosen.ca_file:
+            made.append(f"ca_file={chosen.ca_file!a}")
         words = [ascii(value) for value in args] + [f"{key}={value!a}" for key, value in fields.items()]
-        return (
-            "from nemo_jobs.client import JobsClient\n\n"
-            f"client = JobsClient({self.settings.base_url!a}, workspace={workspace!a})\n"
-            f"answer = client.{method}({', '.join(words)})"
-        )
+        lines = [
+            *(("import os", "") if chosen.token else ()),
+            *("from nemo_jobs.client import JobsClient", ""),
+            f"client = JobsClient({', '.join(made)})",
+            f"answer = client.{method}({', '.join(words)})",
+            *self.code_after,
+        ]
+        return "\n".join(lines)
+
+
+def code_of_wait(*, logs: bool, timeout: float | None = None) -> tuple[str, ...]:
+    """Python that waits for the end of the job `answer`, and prints its log if that is wanted."""
+    shown = ("for line in client.follow_logs(answer['name']):", "    print(line['message'])") if logs else ()
+    return (*shown, f"answer = client.wait(answer['name'], timeout={timeout!r})")
 
 
 def json_text(value: Any, *, compact: bool = False) -> str:
