@@ -13,6 +13,7 @@ from urllib.parse import quote, quote_plus
 
 from nemo_jobs.domain.model import Json
 from nemo_jobs.domain.secrets import MASKED_LENGTH
+from nemo_jobs.vault.many_forms import ManyForms
 
 MASK = b"***"
 #: Widths at which tools wrap base64 by themselves.
@@ -29,7 +30,7 @@ _URLSAFE = bytes.maketrans(b"+/", b"-_")
 class Masks:
     """All forms of the values of one run."""
 
-    __slots__ = ("_by_head", "_forms", "_longest", "_openings")
+    __slots__ = ("_forms", "_longest", "_many")
 
     def __init__(self, values: Iterable[str]) -> None:
         found = {form for value in values for form in _forms(value)}
@@ -37,10 +38,7 @@ class Masks:
         forms = sorted(found, key=lambda form: (-len(form), form))
         self._forms = [(form, _period(form)) for form in forms]
         self._longest = len(forms[0]) if forms else 0
-        self._by_head: dict[bytes, list[bytes]] = {}
-        self._openings: set[bytes] = set()
-        if len(forms) > _MANY:
-            self._index(forms)
+        self._many = ManyForms(forms) if len(forms) > _MANY else None
 
     def __bool__(self) -> bool:
         return bool(self._forms)
@@ -68,8 +66,8 @@ class Masks:
         hold = len(data)
         if low >= hold:
             return hold
-        if self._by_head:
-            return self._begun_of_many(data, low)
+        if self._many is not None:
+            return self._many.begun(data, low)
         for form, _ in self._forms:
             hold = _begin_of(form, data, low, hold)
         return hold
@@ -77,8 +75,8 @@ class Masks:
     def spans(self, data: bytes, *more: tuple[int, int]) -> list[tuple[int, int]]:
         """Where forms stand in `data`, with `more`; in order, overlapping ones joined."""
         spans = list(more)
-        if self._by_head:
-            return _joined(spans + self._spans_of_many(data))
+        if self._many is not None:
+            return _joined(spans + self._many.spans(data))
         for form, period in self._forms:
             at = data.find(form)
             while at >= 0:
@@ -86,36 +84,6 @@ class Masks:
                 spans.append((at, at + again * abs(period) + len(form)))
                 at = data.find(form, at + again * abs(period) + (1 if again else abs(period)))
         return _joined(spans)
-
-    def _index(self, forms: Iterable[bytes]) -> None:
-        """Thousands of forms, as those of a value of many lines, are found by how they begin."""
-        for form in forms:
-            self._by_head.setdefault(form[:MASKED_LENGTH], []).append(form)
-            self._openings.update(form[:size] for size in range(1, MASKED_LENGTH))
-
-    def _spans_of_many(self, data: bytes) -> list[tuple[int, int]]:
-        spans, covered = [], 0
-        for at in range(len(data) - MASKED_LENGTH + 1):
-            for form in self._by_head.get(data[at : at + MASKED_LENGTH], ()):
-                # The longest come first; what ends inside of one that was found adds nothing.
-                if at + len(form) > covered and data.startswith(form, at):
-                    covered = at + len(form)
-                    spans.append((at, covered))
-                    break
-        return spans
-
-    def _begun_of_many(self, data: bytes, low: int) -> int:
-        size = len(data)
-        for at in range(low, size):
-            rest = data[at : at + MASKED_LENGTH]
-            if len(rest) < MASKED_LENGTH:
-                if rest in self._openings:
-                    return at
-            elif any(
-                len(form) > size - at and form.startswith(data[at:]) for form in self._by_head.get(rest, ())
-            ):
-                return at
-        return size
 
     def _cut_at_begin(self, data: bytes) -> int:
         """How many bytes at the begin are the end of a form."""
