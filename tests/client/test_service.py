@@ -228,6 +228,10 @@ def test_results_are_collected_uploaded_and_downloaded(client: Real, kind: str, 
         assert sorted(item.name for item in tar.getmembers() if item.isfile()) == ["tree/deep/x", "tree/y"]
     client.upload_job_result("note", LETTERS.encode(), job=name)
     assert client.get_job_result("note", job=name)["job"] == job["id"]
+    client.upload_job_result("note", b"newer", job=name)  # a program saves again
+    assert client.done(client.download_job_result("note", job=name).read()) == b"newer"
+    with pytest.raises(Conflict):
+        client.upload_job_result("tree", b"no folder", job=name)
     assert len(client.results.list(name)["data"]) == 3
 
 

@@ -103,7 +103,10 @@ def create_result(
 @job_option
 @job_command()
 def upload(session: Session, name: str, path: str, job: str) -> None:
-    """Upload a file or a folder and make it a result of a job. Links in a folder are left out."""
+    """Upload a file or a folder and make it a result of a job. Links in a folder are left out.
+
+    Under a name that the same attempt has uploaded before, its files are replaced.
+    """
     left_out = _check_upload(name, path)
     result = session.ask("upload_job_result", name, path, job=job)
     if left_out:
