@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import json
 import os
+import re
 import sqlite3
 from pathlib import Path
 from typing import Any
@@ -176,3 +177,10 @@ def test_a_task_sends_the_token_of_its_file(
     file.unlink()
     ran = nemo("auth", "tokens", "list")
     assert (ran.code, "NHX_WORKLOAD_IDENTITY_TOKEN_FILE" in ran.err) == (2, True)
+
+
+def test_the_end_of_a_token_is_told_as_every_time_in_a_table(nemo: Nemo) -> None:
+    ended = {**TOKEN, "expires_at": "2120-01-01T00:00:00Z", "revoked_at": "2020-01-01T00:00:00Z"}
+    with scripted(Reply(200, {**PAGE, "data": [ended]})) as server:
+        row = nemo("--base-url", server.url, "auth", "tokens", "list", "-f", "table").out.splitlines()[1]
+        assert re.search(r"  in \d+d +\d+d ago$", row)

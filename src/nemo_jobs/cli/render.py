@@ -11,7 +11,7 @@ from nemo_jobs.cli.session import Session, is_utf8, stdout
 from nemo_jobs.cli.text import clean, cut, pad, width
 
 Row = dict[str, Any]
-_TIMES = frozenset({"created_at", "updated_at", "timestamp"})
+_TIMES = frozenset({"created_at", "updated_at", "expires_at", "revoked_at", "timestamp"})
 _NARROWEST = 8
 
 
