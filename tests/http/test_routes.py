@@ -69,7 +69,7 @@ def test_a_wrong_method_is_405_and_names_the_right_ones():
         ROUTES.find("PUT", JOBS + b"/moth")
     assert refused.value.status == 405
     assert refused.value.headers == ((b"allow", b"DELETE, GET, PATCH"),)
-    assert "DELETE, GET, PATCH" in refused.value.detail
+    assert refused.value.detail.endswith("; DELETE, GET, PATCH do")
 
 
 @given(path=st.binary(max_size=200), method=st.sampled_from(["GET", "POST", "BREW"]))

@@ -129,7 +129,8 @@ def _not_allowed(method: str, node: _Node, raw_path: bytes) -> Refused:
     if not node.methods:
         return _unknown(raw_path)
     allowed = ", ".join(sorted(node.methods))
-    text = f"{method} does not work on {_shown(raw_path)}; {allowed} does"
+    does = "does" if len(node.methods) == 1 else "do"
+    text = f"{method} does not work on {_shown(raw_path)}; {allowed} {does}"
     return Refused(405, text, (b"allow", allowed.encode()))
 
 
