@@ -188,6 +188,13 @@ def test_an_item_of_the_list_shows_every_field() -> None:
     }
 
 
+def test_c035_a_built_in_profile_that_was_changed_is_listed_once() -> None:
+    found = resolve(settings(executors=[{"backend": "subprocess", "config": {"max_concurrent": 3}}]))
+    (profile,) = found.listed()
+    assert (profile.provider, profile.profile) == ("subprocess", "default")
+    assert profile.to_wire()["config"]["max_concurrent"] == 3
+
+
 def test_the_hosts_docker_network_is_the_default_of_profiles_that_name_none() -> None:
     given = Settings.model_validate(
         {
