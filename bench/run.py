@@ -15,6 +15,7 @@ from pathlib import Path
 
 from bench import machine, measures
 from bench.access import auth
+from bench.filters import filters
 from bench.lists import lists
 from bench.measures import Bench, Values
 from bench.records import otlp
@@ -35,10 +36,11 @@ MEASURES: dict[str, Callable[[Bench], Values]] = {
     "auth": auth,
     "starts": measures.starts,
     "lists": lambda bench: lists(bench.root, bench.scale),
+    "filters": lambda bench: filters(bench.root, bench.scale),
     "memory": measures.memory_after_jobs,
 }
 #: Measured once, at the end: they are slow and hardly vary.
-ONCE = ("lists", "memory")
+ONCE = ("lists", "filters", "memory")
 
 
 def main() -> int:

@@ -1,4 +1,4 @@
-"""One large file up and down: through the service, and through a bare streaming Starlette route."""
+"""One large result up and down: through the service, and through a bare streaming Starlette route."""
 
 import contextlib
 import os
@@ -11,7 +11,7 @@ from pathlib import Path
 
 from bench.machine import reset_peak, rss
 from bench.measures import Bench, Values
-from tests.e2e.service import Client, free_port, until
+from tests.e2e.service import JOBS, Client, free_port, until
 
 BLOCKS, BLOCK = 1024, os.urandom(1024 * 1024)
 FILESETS = "/apis/files/v2/workspaces/default/filesets"
@@ -28,7 +28,7 @@ async def put(request):
     return Response(b'{}')
 def blocks():
     with open(sys.argv[2], 'rb') as file:
-        while block := file.read(65536):
+        while block := file.read(524288):
             yield block
 async def get(request):
     return StreamingResponse(blocks())
@@ -41,17 +41,23 @@ def files(bench: Bench) -> Values:
     """MB a second up and down, and how much the service's memory grows meanwhile."""
     blocks, (name,) = bench.count(BLOCKS), bench.names(1)
     client = bench.client()
-    assert client.post(FILESETS, {"name": name}).status == 200
-    port, pid, path = bench.service.port, bench.service.pid, f"{FILESETS}/{name}/-/large"
-    transfer(port, path, 1)
+    client.create(name, ["true"])
+    fileset = client.wait(name)["fileset"]
+    artifact = {"artifact_url": f"default/{fileset}#large", "artifact_storage_type": "fileset"}
+    port, pid, path = bench.service.port, bench.service.pid, f"{FILESETS}/{fileset}/-/large"
+    upload(port, path, 1)
+    result = f"{JOBS}/{name}/results/large"
+    assert client.post(result, artifact).status == 201
+    download(port, f"{result}/download", 1)
     reset_peak(pid)
     before = rss(pid)
-    up, down = transfer(port, path, blocks)
+    up = upload(port, path, blocks)
+    down = download(port, f"{result}/download", blocks)
     grown = rss(pid, "VmHWM") - before
-    assert client.call("DELETE", f"{FILESETS}/{name}").status == 200
+    assert client.call("DELETE", f"{JOBS}/{name}").status == 204
     with bare_route(bench.root / "floor.bin") as floor:
-        transfer(floor, "/", 1)
-        floor_up, floor_down = transfer(floor, "/", blocks)
+        upload(floor, "/", 1)
+        floor_up, floor_down = upload(floor, "/", blocks), download(floor, "/", blocks)
     return {
         "upload_mb_per_second": up,
         "download_mb_per_second": down,
@@ -61,8 +67,8 @@ def files(bench: Bench) -> Values:
     }
 
 
-def transfer(port: int, path: str, blocks: int) -> tuple[float, float]:
-    """Put a file of so many MiB and get it again; MB a second of both."""
+def upload(port: int, path: str, blocks: int) -> float:
+    """Put a file of so many MiB; MB a second."""
     size = blocks * len(BLOCK)
     with socket.create_connection(("127.0.0.1", port)) as connection:
         began = time.perf_counter()
@@ -72,16 +78,21 @@ def transfer(port: int, path: str, blocks: int) -> tuple[float, float]:
             connection.sendall(BLOCK)
         answer = connection.recv(65536)
         assert answer.startswith(b"HTTP/1.1 200"), answer
-        up = time.perf_counter() - began
+        return size / (time.perf_counter() - began) / 1e6
+
+
+def download(port: int, path: str, blocks: int) -> float:
+    """Get so many MiB; MB a second."""
+    size = blocks * len(BLOCK)
     with socket.create_connection(("127.0.0.1", port)) as connection:
         began = time.perf_counter()
         connection.sendall(f"GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n".encode())
         into, got = memoryview(bytearray(len(BLOCK))), 0
         while n := connection.recv_into(into):
             got += n
-        down = time.perf_counter() - began
+        seconds = time.perf_counter() - began
     assert got > size, f"only {got} of {size} bytes came back"
-    return size / up / 1e6, size / down / 1e6
+    return size / seconds / 1e6
 
 
 @contextlib.contextmanager
