@@ -56,6 +56,16 @@ def test_every_format_of_a_list(nemo: Nemo, form: str, expected: str) -> None:
         assert ran.out.startswith(expected)
 
 
+def test_a_status_that_no_job_can_have_is_told(nemo: Nemo) -> None:
+    with scripted(Reply(body=page([]))) as server:
+        words = ("--base-url", server.url, "jobs", "list", "-f", "json", "--filter.status")
+        assert nemo(*words, "error").err == ""
+        ran = nemo(*words, "complete", "--filter.status", "error")
+        assert (ran.code, json.loads(ran.out)["data"]) == (0, [])
+        assert "'complete' is no status of a job, so none matches" in ran.err
+        assert "completed" in ran.err
+
+
 def test_columns_are_chosen_by_name(nemo: Nemo) -> None:
     with scripted(Reply(body=page([job("one")]))) as server:
         base = ("--base-url", server.url, "jobs", "list", "-f", "csv")

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable
-from typing import Any
+from typing import Any, get_args
 
 import click
 
@@ -10,6 +10,7 @@ from nemo_jobs.cli.labels import Labels, label_option
 from nemo_jobs.cli.options import columns_option, global_options, job_command, paging_options, pass_session
 from nemo_jobs.cli.render import note_pages, show_list
 from nemo_jobs.cli.session import CommandError, Session
+from nemo_jobs.client.types import Status
 
 JOB_KEYS = (
     "id",
@@ -79,6 +80,15 @@ def list_jobs(
         stream=stream,
     )
     note_pages(session, answer, noun="jobs")
+    _note_statuses(session, fields["status"])
+
+
+def _note_statuses(session: Session, wanted: tuple[str, ...]) -> None:
+    """The service takes any word and finds nothing for it: a mistyped one looks like good news."""
+    known = get_args(Status)
+    for word in wanted:
+        if word not in known:
+            session.note(f"'{word}' is no status of a job, so none matches; there are: {', '.join(known)}")
 
 
 def joined_filter(
