@@ -110,6 +110,8 @@ async def test_another_number_than_expected_is_409_with_both_and_does_nothing(se
     assert (answer.status_code, answer.headers["x-should-retry"]) == (409, "false")
     assert answer.json()["detail"].startswith("2 jobs match the filter, not 3 as expected")
     assert {job["status"] for job in (await service.client.get(JOBS)).json()["data"]} == {"created"}
+    answer = await ask(service, "cancel", filter='name:"a1"', expected_count=3)
+    assert answer.json()["detail"].startswith("1 job matches the filter, not 3 as expected")
     assert (await ask(service, "cancel", filter='name:"none"', expected_count=0)).json()["count"] == 0
 
 

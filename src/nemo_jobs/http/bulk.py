@@ -114,8 +114,8 @@ async def _answer(api: Api, request: Request, action: Action) -> Reply:
     if body.expected_count is not None and body.expected_count != total:
         raise Refused(
             409,
-            f"{total} jobs match the filter, not {body.expected_count} as expected; nothing was done: "
-            "look again with dry_run",
+            f"{total} {'job matches' if total == 1 else 'jobs match'} the filter, not {body.expected_count} "
+            "as expected; nothing was done: look again with dry_run",
             code="count_differs",
         )
     if body.dry_run:
