@@ -1,13 +1,16 @@
 """Filesets and files over HTTP, on both databases and both kinds of stores."""
 
 import asyncio
+import contextlib
 import hashlib
 import json
 import os
+import socket
 
 import pytest
 
 from nemo_jobs.engine.sweep_objects import ObjectSweeper
+from nemo_jobs.http import downloads
 from nemo_jobs.http import files as http_files
 from tests.bed.postgres import Missing, PostgresServer
 from tests.files.s3 import s3_server
@@ -585,6 +588,58 @@ async def test_a_reader_that_goes_away_frees_the_file(service):
                 break
             await asyncio.sleep(0.01)
         assert not [task for task in asyncio.all_tasks() if "_until_gone" in repr(task)]
+
+
+async def _stalled(port):
+    """A download whose reader takes its begin and then nothing."""
+    connection = socket.socket()
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    connection.connect(("127.0.0.1", port))
+    connection.setblocking(False)
+    reader, writer = await asyncio.open_connection(sock=connection, limit=1024)
+    writer.write(f"GET {FILES}/big HTTP/1.1\r\nhost: localhost\r\n\r\n".encode())
+    assert (await reader.readexactly(15)) == b"HTTP/1.1 200 OK"
+    return reader, writer
+
+
+async def _end(writer):
+    writer.transport.abort()
+    with contextlib.suppress(ConnectionError):
+        await writer.wait_closed()
+
+
+async def test_downloads_at_once_are_bounded(service, monkeypatch):
+    """Each holds a few pieces as long as its reader is slow."""
+    monkeypatch.setattr(downloads, "MOST", 2)
+    await put(service, "big", bytes(9_000_000))
+    await put(service, "small", b"x")
+    async with served(service.app) as port:
+        first, second = await _stalled(port), await _stalled(port)
+        answer = await get(service, "big")
+        assert answer.status_code == 503 and "retry-after" in answer.headers
+        assert "2 downloads are under way" in answer.json()["detail"]
+        assert (await get(service, "small")).content == b"x"
+        for _, writer in (first, second):
+            await _end(writer)
+        for _ in range(500):
+            if not downloads._under_way:
+                break
+            await asyncio.sleep(0.01)
+        assert (await get(service, "big")).status_code == 200
+
+
+async def test_a_slow_reader_is_dropped_sooner_in_a_crowd(service, monkeypatch):
+    monkeypatch.setattr(downloads, "CROWD", 0)
+    monkeypatch.setattr(downloads, "CROWDED_PATIENCE", 0.05)
+    await put(service, "big", bytes(9_000_000))
+    async with served(service.app) as port:
+        _, writer = await _stalled(port)
+        for _ in range(500):
+            if not downloads._under_way:
+                break
+            await asyncio.sleep(0.01)
+        assert not downloads._under_way
+        await _end(writer)
 
 
 async def test_without_a_file_store_the_answer_is_503(tmp_path):

@@ -7,14 +7,14 @@ import asyncio
 import logging
 import mimetypes
 import re
-from collections.abc import AsyncIterator, Iterable
-from contextlib import aclosing
+from collections.abc import AsyncIterator, Iterable, Iterator
+from contextlib import aclosing, contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import UTC
 from email.utils import formatdate, parsedate_to_datetime
 from urllib.parse import quote
 
-from nemo_jobs.domain.model import NotFound
+from nemo_jobs.domain.model import NotFound, Unavailable
 from nemo_jobs.files.archive import Member, tar_stream
 from nemo_jobs.files.objects import ObjectMissing, ObjectStore
 from nemo_jobs.http.errors import refuse
@@ -26,11 +26,17 @@ from nemo_jobs.store.files import FileRecord
 
 log = logging.getLogger(__name__)
 
-#: A reader that takes nothing for so long is dropped, in seconds.
-PATIENCE = 300.0
+#: A reader that takes no piece for so long is dropped, in seconds; sooner while there is a crowd.
+PATIENCE, CROWDED_PATIENCE = 300.0, 30.0
+#: Downloads at once from which on there is a crowd, and at most: each holds a few pieces while its
+#: reader is slow.
+CROWD, MOST = 100, 500
+#: What the buffers of a connection take at once is no download that lasts, in bytes.
+SMALL = 64 * 1024
 #: Files read from the database at a time.
 FILES_A_PAGE = 500
 BINARY = "application/octet-stream"
+_under_way = 0
 _RANGE = re.compile(r"bytes\s*=\s*(\d{0,18})\s*-\s*(\d{0,18})", re.IGNORECASE)
 _TAG = re.compile(r'(?:W/)?"[^"]*"')
 _PLAIN = re.compile(r"[^A-Za-z0-9!#$&+.^_`|~@ -]")
@@ -75,8 +81,10 @@ async def send_file(objects: ObjectStore, request: Request, download: Download) 
     headers.append((b"content-length", str(end - start).encode()))
     if request.scope["method"] == "HEAD":
         return _bare(status, headers)
+    pieces = _exactly(objects, record.object, start, end)
     try:
-        await stream_out(request, status, headers, _exactly(objects, record.object, start, end))
+        with nullcontext() if end - start <= SMALL else _one_more():
+            await stream_out(request, status, headers, pieces)
     except ObjectMissing:
         raise NotFound(f"the bytes of {download.what} are missing in the file store") from None
     return None
@@ -95,8 +103,22 @@ async def send_archive(
     if request.scope["method"] == "HEAD":
         return _bare(200, headers)
     members = _members(db, archive.fileset_id, archive.folder)
-    await stream_out(request, 200, headers, tar_stream(objects, archive.name, members, archive.at))
+    with _one_more():
+        await stream_out(request, 200, headers, tar_stream(objects, archive.name, members, archive.at))
     return None
+
+
+@contextmanager
+def _one_more() -> Iterator[None]:
+    """A download while it lasts. Raises Unavailable when there are too many."""
+    global _under_way
+    if _under_way >= MOST:
+        raise Unavailable(f"{MOST} downloads are under way, which is the most; try again later", 5)
+    _under_way += 1
+    try:
+        yield
+    finally:
+        _under_way -= 1
 
 
 async def stream_out(
@@ -121,11 +143,12 @@ async def stream_out(
 
 async def _taken(request: Request, piece: bytes) -> bool:
     """Send a piece; False when the client did not take it in time."""
+    patience = CROWDED_PATIENCE if _under_way > CROWD else PATIENCE
     try:
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(patience):
             await request.send({"type": "http.response.body", "body": piece, "more_body": True})
     except TimeoutError:
-        log.warning("a download was dropped: its reader took nothing for %g s", PATIENCE)
+        log.warning("a download was dropped: its reader took too little for %g s", patience)
         return False
     return True
 
