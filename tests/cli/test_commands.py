@@ -118,6 +118,24 @@ def test_filters_join_and_reach_the_service_as_json(nemo: Nemo) -> None:
     assert nemo("jobs", "list", "--filter", "name:x", "--filter.source", "s").code == 2
 
 
+@pytest.mark.parametrize(
+    ("verb", "state", "told"),
+    [
+        ("cancel", "completed", True),
+        ("cancel", "cancelling", False),
+        ("pause", "error", True),
+        ("pause", "pausing", False),
+        ("resume", "pausing", True),
+        ("resume", "resuming", False),
+    ],
+)
+def test_an_act_that_changes_nothing_is_told(nemo: Nemo, verb: str, state: str, told: bool) -> None:
+    with scripted(Reply(body=job("one", status=state))) as server:
+        ran = nemo("--base-url", server.url, "jobs", verb, "one")
+        assert (ran.code, json.loads(ran.out)["status"]) == (0, state)
+        assert ran.err == (f"job 'one' is {state}: there was nothing to {verb}\n" if told else "")
+
+
 @pytest.mark.parametrize("command", ["get", "get-status", "cancel", "pause", "resume"])
 def test_commands_on_one_job(nemo: Nemo, command: str) -> None:
     paths = {"get": "GET {}", "get-status": "GET {}/status"}

@@ -10,6 +10,21 @@ from nemo_jobs.cli.options import job_argument, job_command
 from nemo_jobs.cli.render import show_object
 from nemo_jobs.cli.session import Session
 
+#: States in which a job stays as it is when that is asked for.
+_DEAF = {
+    "cancel": ("completed", "error"),
+    "pause": ("completed", "error", "cancelled", "cancelling"),
+    "resume": ("completed", "error", "cancelled", "cancelling", "pausing"),
+}
+
+
+def _act(session: Session, verb: str, name: str | None) -> None:
+    """The service answers such a request with the job also when it changes nothing."""
+    job = session.ask(f"{verb}_job", name)
+    show_object(session, job)
+    if job["status"] in _DEAF[verb]:
+        session.note(f"job '{job['name']}' is {job['status']}: there was nothing to {verb}")
+
 
 @click.command()
 @job_argument()
@@ -36,7 +51,7 @@ def cancel(session: Session, name: str | None, **many: Any) -> int:
     'cancelled'."""
     if wants_many(name, many):
         return act_on_many(session, "cancel", **many)
-    show_object(session, session.ask("cancel_job", name))
+    _act(session, "cancel", name)
     return 0
 
 
@@ -45,7 +60,7 @@ def cancel(session: Session, name: str | None, **many: Any) -> int:
 @job_command()
 def pause(session: Session, name: str) -> None:
     """Stop a job's work so that it can be resumed."""
-    show_object(session, session.ask("pause_job", name))
+    _act(session, "pause", name)
 
 
 @click.command()
@@ -53,7 +68,7 @@ def pause(session: Session, name: str) -> None:
 @job_command()
 def resume(session: Session, name: str) -> None:
     """Start the stopped step of a paused job again."""
-    show_object(session, session.ask("resume_job", name))
+    _act(session, "resume", name)
 
 
 @click.command()
