@@ -94,7 +94,7 @@ def test_a_terminal_is_asked_with_the_number_and_no_means_no(
         asked.append(text)
         return len(asked) > 1
 
-    monkeypatch.setattr("nemo_jobs.cli.jobs_bulk._can_ask", lambda: True)
+    monkeypatch.setattr("nemo_jobs.cli.jobs_bulk.can_ask", lambda: True)
     monkeypatch.setattr(click, "confirm", confirm)
     with scripted(ManyJobs([f"job-{n}" for n in range(7)])) as server:
         words = ("--base-url", server.url, "jobs", "cancel", "--filter", 'name~"job"')
@@ -107,7 +107,7 @@ def test_a_terminal_is_asked_with_the_number_and_no_means_no(
 
 
 def test_one_who_can_be_asked_sits_at_both_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    from nemo_jobs.cli.jobs_bulk import _can_ask
+    from nemo_jobs.cli.session import can_ask
 
     class Stream:
         def __init__(self, terminal: bool) -> None:
@@ -119,9 +119,9 @@ def test_one_who_can_be_asked_sits_at_both_ends(monkeypatch: pytest.MonkeyPatch)
     for stdin, stderr, expected in ((True, True, True), (True, False, False), (False, True, False)):
         monkeypatch.setattr(sys, "stdin", Stream(stdin))
         monkeypatch.setattr(sys, "stderr", Stream(stderr))
-        assert _can_ask() is expected
+        assert can_ask() is expected
     monkeypatch.setattr(sys, "stdin", None)
-    assert not _can_ask()
+    assert not can_ask()
 
 
 def test_a_dry_run_only_tells(nemo: Nemo) -> None:

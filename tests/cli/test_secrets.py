@@ -209,7 +209,7 @@ def _database(folder: Path) -> str:
 
 
 def test_a_service_whose_key_is_lost_starts_again_after_its_secrets_are_forgotten(
-    nemo: Nemo, stdin, tmp_path: Path
+    nemo: Nemo, stdin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     url = _database(tmp_path)
     (tmp_path / "secrets.key").unlink()
@@ -223,11 +223,16 @@ def test_a_service_whose_key_is_lost_starts_again_after_its_secrets_are_forgotte
 
     with pytest.raises(WrongKey, match="nemo db forget-secrets"):
         asyncio.run(start())
-    stdin(b"n\n")
-    assert nemo("db", "forget-secrets", "--data-dir", str(tmp_path)).code == 130
+    ran = nemo("db", "forget-secrets", "--data-dir", str(tmp_path))
+    assert (ran.code, "nobody can be asked here: add --yes" in ran.err) == (2, True)
+    with monkeypatch.context() as patched:
+        patched.setattr("nemo_jobs.cli.db.can_ask", lambda: True)
+        stdin(b"n\n")
+        ran = nemo("db", "forget-secrets", "--data-dir", str(tmp_path))
+        assert (ran.code, "nothing was done" in ran.err) == (1, True)
     ran = nemo("db", "forget-secrets", "--data-dir", str(tmp_path), "--yes")
     assert ran.code == 0, ran.err
-    assert "deleted 1 secrets" in ran.err
+    assert "deleted 1 secret;" in ran.err
     asyncio.run(start())
     missing = nemo("db", "forget-secrets", "--data-dir", str(tmp_path / "nowhere"), "--yes")
     assert missing.code == 1

@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 
 from nemo_jobs.cli.options import global_options, pass_session
-from nemo_jobs.cli.session import CommandError, Session
+from nemo_jobs.cli.session import CommandError, Session, can_ask
 
 
 @click.group()
@@ -34,10 +34,10 @@ def backup(session: Session, file: Path, data_dir: Path | None, config_file: Pat
 @db.command("forget-secrets")
 @click.option("--data-dir", type=click.Path(path_type=Path), help="Data directory of the service.")
 @click.option("--config", "config_file", type=click.Path(path_type=Path), help="Its configuration file.")
-@click.option("--yes", is_flag=True, help="Don't ask.")
+@click.option("-y", "--yes", is_flag=True, help="Don't ask.")
 @global_options()
 @pass_session
-def forget_secrets(session: Session, data_dir: Path | None, config_file: Path | None, yes: bool) -> None:
+def forget_secrets(session: Session, data_dir: Path | None, config_file: Path | None, yes: bool) -> int:
     """Delete all secrets, when their key is lost for good and services refuse to start.
 
     Without its key no value can be had back. Stop all services first.
@@ -48,13 +48,18 @@ def forget_secrets(session: Session, data_dir: Path | None, config_file: Path | 
     url = _url(session, data_dir, config_file)
     if url.startswith("sqlite:///") and not Path(url.removeprefix("sqlite:///")).exists():
         raise CommandError(f"there is no database {url.removeprefix('sqlite:///')}")
-    if not yes:
-        click.confirm("Delete all secrets of this database?", abort=True, err=True)
+    if not (yes or can_ask()):
+        raise click.UsageError("nobody can be asked here: add --yes to delete all secrets of this database")
+    if not yes and not click.confirm("Delete all secrets of this database?", err=True):
+        session.note("nothing was done")
+        return 1
     try:
         gone = forget(url)
     except (NemoJobsError, OSError) as error:
         raise CommandError(f"{error}; stop the services that use it first") from error
-    session.note(f"deleted {gone} secrets; the next one makes a new key")
+    noun = "secret" if gone == 1 else "secrets"
+    session.note(f"deleted {gone} {noun}; the next one makes a new key")
+    return 0
 
 
 def _url(session: Session, data_dir: Path | None, config_file: Path | None) -> str:

@@ -1,6 +1,5 @@
 """Cancel, delete and rerun with a filter: shows how many jobs match, asks, and tells what happened."""
 
-import sys
 from typing import Any
 
 import click
@@ -8,7 +7,7 @@ import click
 from nemo_jobs.cli.jobs_list import joined_filter
 from nemo_jobs.cli.labels import Labels, label_option
 from nemo_jobs.cli.render import show_list
-from nemo_jobs.cli.session import CommandError, Session
+from nemo_jobs.cli.session import CommandError, Session, can_ask
 from nemo_jobs.cli.text import clean
 from nemo_jobs.client import Conflict
 
@@ -47,7 +46,7 @@ def act_on_many(
     session: Session, verb: str, *, expression: str | None, labels: Labels, yes: bool, dry_run: bool
 ) -> int:
     """Do it to all that match; the exit code: 1 when some job was refused or failed."""
-    if not (yes or dry_run or _can_ask()):
+    if not (yes or dry_run or can_ask()):
         raise click.UsageError(f"nobody can be asked here: add --yes to {verb} all that match, or --dry-run")
     where = joined_filter(expression, {}, labels)
     if not dry_run:
@@ -79,10 +78,6 @@ def _code(call: str) -> tuple[str, ...]:
         "    left = answer['count'] - len(answer['data'])",
         f"    answer = {call}, expected_count=left, cursor=answer['next'])",
     )
-
-
-def _can_ask() -> bool:
-    return all(stream is not None and stream.isatty() for stream in (sys.stdin, sys.stderr))
 
 
 def _noun(count: int) -> str:

@@ -199,5 +199,10 @@ def _lost(error: OSError) -> OutputLost:
     return OutputLost("" if isinstance(error, BrokenPipeError) else error.strerror or str(error))
 
 
+def can_ask() -> bool:
+    """Whether a person is there to answer a question."""
+    return all(stream is not None and stream.isatty() for stream in (sys.stdin, sys.stderr))
+
+
 def is_utf8(stream: TextIO) -> bool:
     return (stream.encoding or "").lower().replace("-", "") in ("utf8", "utf8sig")
