@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from nemo_jobs.domain.model import Conflict, NotFound, StepRecord, TaskRecord
+from nemo_jobs.domain.model import Conflict, Invalid, NotFound, StepRecord, TaskRecord
 from nemo_jobs.domain.states import TERMINAL, WRITABLE, State, Trigger
-from nemo_jobs.store import jobs, steps
+from nemo_jobs.store import jobs, reports, steps
 from tests.store.kit import SUBMITTED, SUCCEEDED, Store
 
 #: How a step gets into each state by writes from outside.
@@ -129,6 +129,26 @@ async def test_a_task_is_created_by_its_first_report(store: Store) -> None:
     assert await store.read(jobs.get_task, "default", "j", "main", "task-a") == made
     assert await store.read(jobs.get_task, "default", "j", "main", made.id) == made
     assert (await put(store, State.PENDING, "task-b")).status_details == {}
+
+
+async def test_what_the_tasks_of_a_step_are_and_say_is_bounded(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The status of a job shows all of it."""
+    monkeypatch.setattr(reports, "MAX_SAID", 1000)
+    await store.running("j")
+    first = await put(store, State.ACTIVE, error_stack="x" * 600)
+    with pytest.raises(Invalid, match=r"'main' would have \d+ characters; at most 1000 are kept"):
+        await put(store, State.ACTIVE, "task-b", error_stack="x" * 400)
+    with pytest.raises(Invalid, match="would have"):
+        await put(store, State.ERROR, error_details={"x": "y" * 400})
+    found = await store.read(jobs.list_tasks, "default", "j", "main")
+    assert [task for task in found if task.name == "task-a"] == [first]
+    assert "task-b" not in [task.name for task in found]
+    monkeypatch.setattr(reports, "MAX_TASKS", len(found))
+    with pytest.raises(Invalid, match=f"has {len(found)} tasks already, which is the most"):
+        await put(store, State.ACTIVE, "task-z")
+    assert (await put(store, State.ACTIVE)).error_stack == "x" * 600
 
 
 async def test_progress_travels_up_to_the_job_and_backend_data_do_not(store: Store) -> None:

@@ -30,6 +30,8 @@ from nemo_jobs.store.tables import attempt, job, step, task
 
 #: Bytes of a job's status details, since every list of jobs carries them.
 MAX_DETAILS = 1 << 20
+#: Tasks of a step, and characters of all that they say together: the status of a job shows it.
+MAX_TASKS, MAX_SAID = 10_000, 16 << 20
 _DETAILS: Json = {"status_details": sa.bindparam("details"), "updated_at": sa.bindparam("at")}
 _MERGE_ATTEMPT = Statement(sa.update(attempt).where(attempt.c.id == sa.bindparam("the_id")).values(_DETAILS))
 _MERGE_JOB = Statement(sa.update(job).where(job.c.id == sa.bindparam("the_id")).values(_DETAILS))
@@ -173,7 +175,7 @@ def put_task(
     comes too late is answered with the task as it is.
 
     With no attempt given, a task that an earlier attempt knows is that one's: its report changes
-    nothing of the attempt that is current now.
+    nothing of the attempt that is current now. Raises Invalid when the tasks say too much together.
     """
     found = lock_job(tx, workspace, job_name)
     step = _addressed(tx, found, step_name, name, attempt)
@@ -188,12 +190,39 @@ def put_task(
         after = _known(before, step, report)
         tasks.save(tx, before, after or before, now, actor)
         tasks.sign_of_life(tx, before, now)
+    if before is None or status_details or error_details or error_stack:
+        _check_room(tx, step)
     if status_details and after is not None and step.state not in _FAILED:
         _merge(tx, found, step.attempt_id, status_details, now)
     tx.wake("job", found.id)
     found_task = tasks.find(tx, step.id, name)
     assert found_task is not None, "it was written in this transaction"  # noqa: S101
     return found_task
+
+
+_SAID = Statement(
+    sa.select(
+        sa.func.count(),
+        sa.func.sum(
+            sa.func.length(task.c.status_details)
+            + sa.func.length(sa.func.coalesce(task.c.error_details, ""))
+            + sa.func.length(sa.func.coalesce(task.c.error_stack, ""))
+        ),
+    ).where(task.c.step_id == sa.bindparam("the_id"))
+)
+
+
+def _check_room(tx: Tx, step: StepRecord) -> None:
+    """Raises Invalid, with which nothing is written, when the tasks of a step are or say too much."""
+    row = tx.one(_SAID, {"the_id": step.id})
+    count, said = (row[0], row[1] or 0) if row else (0, 0)
+    if count > MAX_TASKS:
+        raise Invalid(f"step {step.name!r} has {MAX_TASKS} tasks already, which is the most")
+    if said > MAX_SAID:
+        raise Invalid(
+            f"details and error stacks of the tasks of step {step.name!r} would have {said} characters; "
+            f"at most {MAX_SAID} are kept: write less, or put it into the log"
+        )
 
 
 _EARLIER = Statement(
