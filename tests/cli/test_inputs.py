@@ -85,6 +85,7 @@ def test_a_waiting_job_says_why() -> None:
 
 def test_the_last_line_tells_state_time_and_error() -> None:
     times: dict[str, Any] = {"created_at": "2027-03-04T09:15:27.5Z", "updated_at": "2027-03-04T09:15:30.5Z"}
+    times["steps"] = 0
     ended = tree("error", error_details={"message": "fit ended\x1b[2J", "log": "fit.txt"}, **times)
     assert closing(ended) == 'job moth-sorter: error after 3.0 s: fit ended {"log": "fit.txt"}'
     assert closing(tree("completed", **times)) == "job moth-sorter: completed after 3.0 s"
@@ -98,10 +99,10 @@ def test_the_last_line_says_nothing_twice() -> None:
     assert explained({"exit_code": 7}) == ' {"exit_code": 7}'
 
 
-def test_the_age_of_a_job_counts_from_its_creation() -> None:
+def test_the_age_of_a_job_without_steps_counts_from_its_creation() -> None:
     since = datetime.now(UTC) - timedelta(hours=2)
-    young = tree("active", created_at=since.isoformat(), updated_at=since.isoformat())
+    young = tree("active", steps=0, created_at=since.isoformat(), updated_at=since.isoformat())
     assert 7200 <= age(young) < 7230
     assert age(young, ended=True) == 0
     later = (datetime.now(UTC) + timedelta(hours=1)).isoformat()
-    assert age(tree("active", created_at=later)) == 0  # this clock is behind the service's
+    assert age(tree("active", steps=0, created_at=later)) == 0  # this clock is behind the service's
