@@ -210,7 +210,8 @@ class SubprocessBackend(HostProcesses):
         try:
             free = shutil.disk_usage(os.path.dirname(self._keeper_dir)).free
             if free < _LEAST_FREE:
-                return Health(False, f"the disk of {self._keeper_dir} is full: {free >> 20} MiB are free")
+                few = f"has {free >> 20} MiB left, and {_LEAST_FREE >> 20} are needed; make room"
+                return Health(False, f"the disk of {self._keeper_dir} {few}")
             await self._keeper(self._keeper_dir).connect()
         except (Unavailable, OSError) as error:
             return Health(False, str(error))
