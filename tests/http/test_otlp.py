@@ -357,7 +357,8 @@ async def test_a_body_of_countless_gzip_members_is_refused_soon(service, step):
 def test_other_threads_go_on_while_json_is_read(monkeypatch):
     """The event loop is one of them."""
     body = b'{"resourceLogs":[%s]}' % b",".join([b"{}"] * 100_000)
-    turns, read = [0], []
+    turns: list[int] = [0]
+    read: list[int] = []
     done = threading.Event()
 
     def loads(*args, **more):

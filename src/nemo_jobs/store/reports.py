@@ -195,9 +195,13 @@ def put_task(
     if status_details and after is not None and step.state not in _FAILED:
         _merge(tx, found, step.attempt_id, status_details, now)
     tx.wake("job", found.id)
-    found_task = tasks.find(tx, step.id, name)
-    assert found_task is not None, "it was written in this transaction"  # noqa: S101
-    return found_task
+    return _written(tx, step, name)
+
+
+def _written(tx: Tx, step: StepRecord, name: str) -> TaskRecord:
+    found = tasks.find(tx, step.id, name)
+    assert found is not None, "it was written in this transaction"  # noqa: S101
+    return found
 
 
 _SAID = Statement(
