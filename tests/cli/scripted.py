@@ -67,15 +67,8 @@ class Scripted:
         return [f"{request.method} {request.target}" for request in self.seen]
 
 
-@contextmanager
-def scripted(*replies: Reply | Script, tls: ssl.SSLContext | None = None) -> Iterator[Scripted]:
-    """Serve the replies one after the other, the last one for ever; or ask a function."""
-
-    def script(seen: Seen) -> Reply:
-        chosen = replies[min(len(server.seen) - 1, len(replies) - 1)]
-        return chosen if isinstance(chosen, Reply) else chosen(seen)
-
-    server = Scripted(script)
+def _handler_of(server: Scripted) -> type[BaseHTTPRequestHandler]:
+    """What answers each connection as the script of `server` says."""
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -123,16 +116,30 @@ def scripted(*replies: Reply | Script, tls: ssl.SSLContext | None = None) -> Ite
         def log_message(self, format: str, *args: Any) -> None:
             pass
 
-    class Server(ThreadingHTTPServer):
-        daemon_threads = True
-        request_queue_size = 64
+    return Handler
 
-        def handle_error(self, request: Any, client_address: Any) -> None:
-            """A client that leaves early is part of the script."""
-            if not isinstance(sys.exception(), ConnectionError | ssl.SSLError):
-                super().handle_error(request, client_address)
 
-    http = Server(("127.0.0.1", 0), Handler)
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 64
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that leaves early is part of the script."""
+        if not isinstance(sys.exception(), ConnectionError | ssl.SSLError):
+            super().handle_error(request, client_address)
+
+
+@contextmanager
+def scripted(*replies: Reply | Script, tls: ssl.SSLContext | None = None) -> Iterator[Scripted]:
+    """Serve the replies one after the other, the last one for ever; or ask a function."""
+
+    def script(seen: Seen) -> Reply:
+        chosen = replies[min(len(server.seen) - 1, len(replies) - 1)]
+        return chosen if isinstance(chosen, Reply) else chosen(seen)
+
+    server = Scripted(script)
+
+    http = _Server(("127.0.0.1", 0), _handler_of(server))
     if tls is not None:
         http.socket = tls.wrap_socket(http.socket, server_side=True)
     server.url = f"{'http' if tls is None else 'https'}://127.0.0.1:{http.server_address[1]}"

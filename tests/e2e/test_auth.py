@@ -79,26 +79,13 @@ while os.path.exists(sys.argv[1]):
 """
 
 
-@pytest.mark.time_limit(180)
-def test_from_the_first_token_to_a_task_with_its_own(guarded: Guarded, tmp_path: Path) -> None:
-    data = ("--data-dir", str(guarded.data_dir))
-    root = guarded.nemo("auth", "tokens", "create", "root", *data)
-    assert root["grants"] == {"*": ["admin"]}
-    guarded.start()
-    assert "no token yet" not in guarded.stderr.read_text()
-    spare = guarded.nemo("auth", "tokens", "create", "spare", *data)  # beside the running service
-    assert guarded.ask("GET", JOBS, spare["token"]).status == 200
-    assert "not signed in (401)" in guarded.nemo("jobs", "list", code=3)
-    ann = guarded.nemo(
-        "auth", "tokens", "create", "ann", "--grant", "default=write", "--expires", "1d", token=root["token"]
-    )
-    assert (ann["created_by"], ann["expires_at"] > ann["created_at"]) == ("root", True)
-    assert "not allowed (403)" in guarded.nemo("auth", "tokens", "list", token=ann["token"], code=3)
+def started_task(guarded: Guarded, token: str, tmp_path: Path) -> tuple[Path, Path]:
+    """A running job that has tried its own token: it ends when the first file is gone, the second
+    one holds the token."""
     wait = tmp_path / "wait"
     wait.touch()
     script = tmp_path / "task.py"
     script.write_text(SCRIPT)
-    token = ann["token"]
     made = guarded.ask("POST", JOBS, token, job("moth", ["python3", str(script), str(wait)]))
     assert made.status == 201, made
     assert guarded.ask("POST", JOBS, token, job("other", ["true"])).status == 201
@@ -118,6 +105,26 @@ def test_from_the_first_token_to_a_task_with_its_own(guarded: Guarded, tmp_path:
         "own task": 200,
         "details": 200,
     }
+    return wait, file
+
+
+@pytest.mark.time_limit(180)
+def test_from_the_first_token_to_a_task_with_its_own(guarded: Guarded, tmp_path: Path) -> None:
+    data = ("--data-dir", str(guarded.data_dir))
+    root = guarded.nemo("auth", "tokens", "create", "root", *data)
+    assert root["grants"] == {"*": ["admin"]}
+    guarded.start()
+    assert "no token yet" not in guarded.stderr.read_text()
+    spare = guarded.nemo("auth", "tokens", "create", "spare", *data)  # beside the running service
+    assert guarded.ask("GET", JOBS, spare["token"]).status == 200
+    assert "not signed in (401)" in guarded.nemo("jobs", "list", code=3)
+    ann = guarded.nemo(
+        "auth", "tokens", "create", "ann", "--grant", "default=write", "--expires", "1d", token=root["token"]
+    )
+    assert (ann["created_by"], ann["expires_at"] > ann["created_at"]) == ("root", True)
+    assert "not allowed (403)" in guarded.nemo("auth", "tokens", "list", token=ann["token"], code=3)
+    token = ann["token"]
+    wait, file = started_task(guarded, token, tmp_path)
     assert guarded.ask("GET", f"{JOBS}/moth", token).json["status_details"] == {
         "percentage_done": 50,
         "epoch": 2,

@@ -10,7 +10,8 @@ from tests.http.kit import JOBS, body, steps_named
 
 STEPS = f"{JOBS}/moth/steps"
 ALL = "/apis/jobs/v2/workspaces/-/jobs/-/steps"
-TASK = f"{STEPS}/work/tasks/task-1"
+STEP = "work"
+TASK = f"{STEPS}/{STEP}/tasks/task-1"
 
 
 async def page(service, path=ALL, **params):
