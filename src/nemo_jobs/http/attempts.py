@@ -14,20 +14,21 @@ from nemo_jobs.domain.spec import JsonObject
 from nemo_jobs.domain.states import State
 from nemo_jobs.http.downloads import stream_out
 from nemo_jobs.http.errors import BadInput, Refused
-from nemo_jobs.http.identity import caller
 from nemo_jobs.http.jobs import JOBS, check_page_size
 from nemo_jobs.http.logs import selector
 from nemo_jobs.http.parts import Api
 from nemo_jobs.http.request import Request
 from nemo_jobs.http.routes import Operation
 from nemo_jobs.http.steps import (
-    StatusUpdate,
     StepListQuery,
-    TaskUpdate,
-    check_task_name,
+    get_step,
+    get_task,
     in_context,
     json_filter,
+    list_tasks,
     one_or_many,
+    patch_step_status,
+    put_task,
     step_filter,
 )
 from nemo_jobs.http.wire import (
@@ -36,11 +37,8 @@ from nemo_jobs.http.wire import (
     Reply,
     attempt_text,
     dumps,
-    json_reply,
     page_reply,
     page_tail,
-    step_json,
-    task_json,
 )
 from nemo_jobs.store import attempts as store
 from nemo_jobs.store import jobs
@@ -76,8 +74,6 @@ class DetailsQuery(BaseModel):
 
 
 _OBJECT: TypeAdapter[Json] = TypeAdapter(JsonObject)
-_STATUS_UPDATE = TypeAdapter(StatusUpdate)
-_TASK_UPDATE = TypeAdapter(TaskUpdate)
 
 
 async def list_attempts(api: Api, request: Request) -> Reply | None:
@@ -173,77 +169,6 @@ async def list_attempt_steps(api: Api, request: Request) -> Reply:
     )
 
 
-async def get_attempt_step(api: Api, request: Request) -> Reply:
-    path = request.path
-    step = await api.parts.db.read(
-        jobs.get_step, path["workspace"], path["job"], path["name"], selector(path["attempt"]), point=True
-    )
-    return json_reply(step_json(step))
-
-
-async def patch_attempt_step_status(api: Api, request: Request) -> Reply:
-    update = await request.parsed(_STATUS_UPDATE)
-    path, parts = request.path, api.parts
-    step = await parts.db.write(
-        jobs.update_step_status,
-        path["workspace"],
-        path["job"],
-        path["name"],
-        state=update.status,
-        expected_step_id=update.expected_step_id,
-        status_details=update.status_details or {},
-        error_details=update.error_details or None,
-        now=parts.clock.now(),
-        actor=caller(request).actor,
-        attempt=selector(path["attempt"]),
-        retention=parts.retention,
-    )
-    return json_reply(step_json(step))
-
-
-async def list_attempt_tasks(api: Api, request: Request) -> Reply:
-    path = request.path
-    tasks = await api.parts.db.read(
-        jobs.list_tasks, path["workspace"], path["job"], path["name"], selector(path["attempt"]), point=True
-    )
-    return json_reply({"data": [task_json(task) for task in tasks]})
-
-
-async def get_attempt_task(api: Api, request: Request) -> Reply:
-    path = request.path
-    task = await api.parts.db.read(
-        jobs.get_task,
-        path["workspace"],
-        path["job"],
-        path["step"],
-        path["name"],
-        selector(path["attempt"]),
-        point=True,
-    )
-    return json_reply(task_json(task))
-
-
-async def put_attempt_task(api: Api, request: Request) -> Reply:
-    update = await request.parsed(_TASK_UPDATE)
-    path, parts = request.path, api.parts
-    check_task_name(path["name"])
-    task = await parts.db.write(
-        jobs.put_task,
-        path["workspace"],
-        path["job"],
-        path["step"],
-        path["name"],
-        state=update.status,
-        status_details=update.status_details,
-        error_details=update.error_details,
-        error_stack=update.error_stack,
-        now=parts.clock.now(),
-        actor=caller(request).actor,
-        attempt=selector(path["attempt"]),
-    )
-    return json_reply(task_json(task))
-
-
 def attempt_filter(pairs: Sequence[tuple[str, str]]) -> AttemptFilter:
     """The filter of a query, from the JSON form and the bracket form. Raises BadInput."""
     given: Json = {}
@@ -300,32 +225,39 @@ OPERATIONS = (
         filter="StepsFilter",
         errors=_MISSING,
     ),
-    Operation("GET", STEP, get_attempt_step, "Get a step of an attempt", "Step", errors=_MISSING),
+    Operation(
+        "GET", STEP, get_step, "Get a step of an attempt", "Step", errors=_MISSING, name="get_attempt_step"
+    ),
     Operation(
         "PATCH",
         STEP + "/status",
-        patch_attempt_step_status,
+        patch_step_status,
         "Set the status of a step of an attempt",
         "Step",
         body="StatusUpdate",
         errors=_CHANGED,
+        name="patch_attempt_step_status",
     ),
     Operation(
         "GET",
         TASKS,
-        list_attempt_tasks,
+        list_tasks,
         "List the tasks of a step of an attempt",
         "TaskList",
         errors=_MISSING,
+        name="list_attempt_tasks",
     ),
-    Operation("GET", TASK, get_attempt_task, "Get a task of an attempt", "Task", errors=_MISSING),
+    Operation(
+        "GET", TASK, get_task, "Get a task of an attempt", "Task", errors=_MISSING, name="get_attempt_task"
+    ),
     Operation(
         "PUT",
         TASK,
-        put_attempt_task,
+        put_task,
         "Create or update a task of an attempt",
         "Task",
         body="TaskUpdate",
         errors=_MISSING,
+        name="put_attempt_task",
     ),
 )

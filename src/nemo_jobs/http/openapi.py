@@ -68,7 +68,7 @@ def _names(operation: Operation) -> list[str]:
 
 
 def _operation(operation: Operation, shown: Json, definitions: Json) -> Json:
-    said: Json = {"summary": operation.summary, "operationId": operation.handler.__name__}
+    said: Json = {"summary": operation.summary, "operationId": operation.id}
     parameters = [_in_path(name) for name in re.findall(r"\{(\w+)", operation.path)]
     if operation.query:
         parameters += _in_query(_resolved(shown[operation.query], definitions))
@@ -135,8 +135,8 @@ def _links(operation: Operation, operations: Sequence[Operation]) -> Json:
         if other.path.startswith(operation.path + "/{") and len(names) == len(known) + 1:
             parameters = {name: f"$request.path.{name}" for name in known}
             parameters[names[-1]] = "$response.body#/name"
-            links[other.handler.__name__] = {
-                "operationId": other.handler.__name__,
+            links[other.id] = {
+                "operationId": other.id,
                 "parameters": parameters,
             }
     return links

@@ -45,6 +45,12 @@ class Operation:
     media: str = "application/json"
     body_media: tuple[str, ...] = ("application/json",)
     scope: str = ""
+    name: str = ""
+
+    @property
+    def id(self) -> str:
+        """What the document calls it: `name`, which is needed where routes share a handler."""
+        return self.name or self.handler.__name__
 
 
 @dataclass(slots=True)

@@ -1,6 +1,6 @@
 """Steps and tasks: what controllers list and what tasks report."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError
@@ -13,6 +13,7 @@ from nemo_jobs.domain.states import State
 from nemo_jobs.http.errors import BadInput, Refused
 from nemo_jobs.http.identity import caller, readable, shows_to_services
 from nemo_jobs.http.jobs import JOBS, check_page_size
+from nemo_jobs.http.logs import selector
 from nemo_jobs.http.parts import Api
 from nemo_jobs.http.request import Request
 from nemo_jobs.http.routes import Operation
@@ -104,7 +105,9 @@ async def list_steps(api: Api, request: Request) -> Reply:
 
 async def get_step(api: Api, request: Request) -> Reply:
     path = request.path
-    step = await api.parts.db.read(store.get_step, path["workspace"], path["job"], path["name"], point=True)
+    step = await api.parts.db.read(
+        store.get_step, path["workspace"], path["job"], path["name"], _attempt(path), point=True
+    )
     return json_reply(step_json(step))
 
 
@@ -122,6 +125,7 @@ async def patch_step_status(api: Api, request: Request) -> Reply:
         error_details=update.error_details or None,
         now=parts.clock.now(),
         actor=caller(request).actor,
+        attempt=_attempt(path),
         retention=parts.retention,
     )
     return json_reply(step_json(step))
@@ -130,7 +134,7 @@ async def patch_step_status(api: Api, request: Request) -> Reply:
 async def list_tasks(api: Api, request: Request) -> Reply:
     path = request.path
     tasks = await api.parts.db.read(
-        store.list_tasks, path["workspace"], path["job"], path["name"], point=True
+        store.list_tasks, path["workspace"], path["job"], path["name"], _attempt(path), point=True
     )
     return json_reply({"data": [task_json(task) for task in tasks]})
 
@@ -138,7 +142,13 @@ async def list_tasks(api: Api, request: Request) -> Reply:
 async def get_task(api: Api, request: Request) -> Reply:
     path = request.path
     task = await api.parts.db.read(
-        store.get_task, path["workspace"], path["job"], path["step"], path["name"], point=True
+        store.get_task,
+        path["workspace"],
+        path["job"],
+        path["step"],
+        path["name"],
+        _attempt(path),
+        point=True,
     )
     return json_reply(task_json(task))
 
@@ -159,8 +169,14 @@ async def put_task(api: Api, request: Request) -> Reply:
         error_stack=update.error_stack,
         now=parts.clock.now(),
         actor=caller(request).actor,
+        attempt=_attempt(path),
     )
     return json_reply(task_json(task))
+
+
+def _attempt(path: Mapping[str, str]) -> int | str | None:
+    """The attempt that a path names; the routes without one are about the current attempt."""
+    return selector(path.get("attempt"))
 
 
 def in_context(request: Request, step: StepRecord) -> Json:
