@@ -69,7 +69,8 @@ class Plan:
     profile's config model of this backend; `spec` is the step of `platform_spec` with all
     defaults; `secret_env` holds resolved secret values and is never logged or stored. `earlier`
     are attempts whose shared storage this one takes over, the likeliest first; with `needs_storage`
-    the work can't start without it.
+    the work can't start without it. `devices` are the ids of the GPUs that are the step's until it
+    has ended: these and no others. `resumes` is the run of the same step that was paused before.
     """
 
     key: str
@@ -91,6 +92,8 @@ class Plan:
     secret_env: Mapping[str, str] = field(default_factory=dict)
     earlier: "tuple[Earlier, ...]" = ()
     needs_storage: bool = False
+    devices: tuple[str, ...] = ()
+    resumes: "Handle | None" = None
     #: With which the task calls the service, while that asks for tokens; as secret as `secret_env`.
     token: str = field(default="", repr=False)
 
@@ -326,6 +329,36 @@ class Finds(Protocol):
     async def find(self, plan: Plan) -> Handle | None:
         """The work started under the plan's key, by whichever service; None when there is none.
         Starts nothing."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Preparing:
+    """Work can't be started yet: `message` says what is done for it meanwhile, and how far that is.
+
+    `reason` is a value of `nemo_jobs.domain.model.Reason`. Ask again after `look_after` seconds at
+    the latest; a hint of `Watches.changes` with the plan's key comes sooner.
+    """
+
+    message: str
+    reason: str = "starting"
+    look_after: float = 1.0
+
+
+@runtime_checkable
+class Prepares(Protocol):
+    """A backend whose work needs something that may take long to get, such as an image."""
+
+    async def prepare(self, plan: Plan) -> Preparing | None:
+        """Begin to get what `submit` needs, or look how far it is; None when `submit` may follow.
+
+        Returns at once. Many plans that need the same thing share one effort, which is given up
+        when nobody has asked for it for a minute. Needs no devices. Raises `Rejected` when it can't
+        be had, `Unavailable` when the backend can't be asked now."""
+        ...
+
+    def stage(self, key: str) -> str:
+        """What `submit` is doing for this key just now, for people; empty when it is not running."""
         ...
 
 
