@@ -1,0 +1,1 @@
+"""Steps as containers of a Docker engine, spoken to over its HTTP interface."""
