@@ -14,8 +14,8 @@ from nemo_jobs.config_auth import Auth
 from nemo_jobs.config_environment import HOST_VARIABLES
 from nemo_jobs.config_model import Database, Files, Host, Jobs, Platform, Service
 from nemo_jobs.config_shape import PREFIXES, Shape, shape_of
+from nemo_jobs.domain.profile_base import CommonConfig
 from nemo_jobs.domain.profile_configs import (
-    CommonConfig,
     DockerConfig,
     KubernetesJobConfig,
     OpenShellConfig,

@@ -8,7 +8,7 @@ from pydantic_core import PydanticCustomError
 
 from nemo_jobs.domain.addresses import is_loopback
 from nemo_jobs.domain.names import NAME_RULE, is_name
-from nemo_jobs.domain.profile_configs import Limit, Seconds, Section
+from nemo_jobs.domain.profile_base import Limit, Seconds, Section
 
 Algorithm = Literal["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA"]
 _ALGORITHMS: tuple[Algorithm, ...] = ("RS256", "PS256", "ES256", "EdDSA")

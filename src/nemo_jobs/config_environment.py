@@ -20,6 +20,12 @@ HOST_VARIABLES = {
     "NHX_JOBS_DOCKER_OWNER_ID": "docker_owner_id",
     "POD_NAMESPACE": "pod_namespace",
 }
+#: Variables of section `platform.docker` that have a name of their own.
+DOCKER_VARIABLES = {
+    "NHX_DOCKER_RESERVED_GPU_DEVICE_IDS": "reserved_gpu_device_ids",
+    "NHX_DOCKER_GPU_DEVICE_COUNT": "gpu_device_count",
+    "NHX_DOCKER_HOST": "host",
+}
 #: Variables below our prefix that mean something elsewhere: to the command line, or to tasks.
 OTHER_VARIABLES = frozenset(
     f"NHX_{name}"
@@ -102,8 +108,8 @@ def _elsewhere(name: str) -> bool:
 
 def _path(name: str) -> tuple[str, ...] | None:
     """The path of keys that a variable's name means, as far as the first of them is known."""
-    if name == "NHX_DOCKER_RESERVED_GPU_DEVICE_IDS":
-        return ("platform", "docker", "reserved_gpu_device_ids")
+    if name in DOCKER_VARIABLES:
+        return ("platform", "docker", DOCKER_VARIABLES[name])
     head, *rest = name.split("__")
     if not all(rest):
         return None

@@ -7,7 +7,9 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from pydantic_core import PydanticCustomError
 
 from nemo_jobs.config_auth import Auth
-from nemo_jobs.domain.profile_configs import ImagePullSecret, Limit, Seconds, Section, Whole, empty_if_none
+from nemo_jobs.config_docker import PlatformDocker
+from nemo_jobs.domain.profile_base import Limit, Seconds, Section, Whole, empty_if_none
+from nemo_jobs.domain.profile_configs import ImagePullSecret
 from nemo_jobs.domain.profiles import AnyProfile, ExecutorDefaults
 
 DEFAULT_BASE_URL = "http://localhost:8080"
@@ -46,28 +48,7 @@ def _level(value: Any) -> Any:
     return value.upper() if isinstance(value, str) else value
 
 
-def _gpu_ids_are_text(value: Any) -> Any:
-    if isinstance(value, list):
-        raise PydanticCustomError("gpu_ids", 'must be text, never a list: "all", "none" or ids such as "0,2"')
-    return value
-
-
-def _gpu_ids(text: str) -> str:
-    parts = [part.strip() for part in text.split(",")]
-    if text.strip() in ("", "all", "none"):
-        return text.strip()
-    if not all(re.fullmatch(r"[0-9]{1,4}", part) for part in parts):
-        raise PydanticCustomError("gpu_ids", 'must be "all", "none" or whole numbers such as "0,2"')
-    return ",".join(parts)
-
-
 Url = Annotated[str, AfterValidator(_url)]
-
-
-class PlatformDocker(Section):
-    reserved_gpu_device_ids: Annotated[str, BeforeValidator(_gpu_ids_are_text), AfterValidator(_gpu_ids)] = (
-        Field(default="all", description='GPUs that jobs may use, as text: `"all"`, `"none"` or `"0,2"`')
-    )
 
 
 class Platform(Section):

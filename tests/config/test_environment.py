@@ -198,3 +198,12 @@ def test_every_key_has_its_own_variable_and_the_known_ones_are_among_them() -> N
         "NHX_BASE_URL",
         "NHX_DATABASE_URL",
     } <= set(names)
+
+
+def test_variables_of_the_docker_section_have_short_names_too() -> None:
+    docker = environment(
+        NHX_DOCKER_GPU_DEVICE_COUNT="4",
+        NHX_DOCKER_HOST="ssh://me@far:22",
+        NHX_DOCKER__MAX_CONCURRENT_PULLS="1",
+    ).settings.platform.docker
+    assert (docker.gpu_device_count, docker.host, docker.max_concurrent_pulls) == (4, "ssh://me@far:22", 1)

@@ -109,6 +109,11 @@ def test_warnings_are_told_beside_problems_and_both_in_the_order_of_the_file(tmp
             'never a list: "all", "none" or ids such as "0,2"',
         ),
         ('platform: {docker: {reserved_gpu_device_ids: "0,x"}}', "whole numbers"),
+        ('platform: {docker: {reserved_gpu_device_ids: "0,GPU-$(id)"}}', "ids such as GPU-"),
+        ("platform: {docker: {host: /var/run/docker.sock}}", "unix:///path/to/socket"),
+        ("platform: {docker: {host: 'ssh://-oProxyCommand=x'}}", "ssh://user@host"),
+        ("platform: {docker: {host: 'tcp://user:secret@far:2376'}}", "without a password"),
+        ("platform: {docker: {tls: {client_key_path: /k}}}", "needed together"),
     ],
 )
 def test_c015_a_wrong_type_says_what_is_allowed(text: str, says: str, tmp_path: Path) -> None:

@@ -220,11 +220,22 @@ def test_the_hosts_docker_network_is_the_default_of_profiles_that_name_none() ->
     assert networks == {("cpu", "default"): "lab", ("gpu", "default"): "lab", ("cpu", "own"): "x"}
 
 
+def test_the_stop_timeout_of_docker_profiles_follows_the_host_unless_one_is_written() -> None:
+    own = {"backend": "docker", "profile": "own", "config": {"stop_timeout_seconds": 0}}
+    given = Settings.model_validate({"host": {"docker_stop_timeout": 7}, "jobs": {"executors": [own]}})
+    found = {profile.key: profile.config for profile in resolve(given, docker=True)}
+    seconds = {
+        key: config.stop_timeout_seconds for key, config in found.items() if isinstance(config, DockerConfig)
+    }
+    assert seconds == {("cpu", "default"): 7, ("gpu", "default"): 7, ("cpu", "own"): 0}
+
+
 @pytest.mark.parametrize(
     ("limit", "cores", "expected"), [(None, 1, 32), (None, 2, 32), (None, 16, 128), (3, 64, 3)]
 )
 def test_places_of_a_profile(limit: int | None, cores: int, expected: int) -> None:
     assert SubprocessConfig(max_concurrent=limit).places(cores) == expected
+    assert DockerConfig(max_concurrent=limit).places(cores) == (limit or 64)
 
 
 def test_the_defaults_of_volcano_profiles() -> None:

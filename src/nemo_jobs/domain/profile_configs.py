@@ -1,37 +1,14 @@
-"""The settings of an execution profile, one model per backend.
-
-Unknown keys are refused. `model_fields_set` says what somebody wrote, which merging with the
-defaults and the launcher's rule depend on.
-"""
+"""The settings of an execution profile, one model per backend."""
 
 import re
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
+from nemo_jobs.domain.profile_base import CommonConfig, Json, Limit, Seconds, Section, Whole
 from nemo_jobs.domain.spec import ResourceAmounts, Resources
-from nemo_jobs.domain.variables import is_reserved_variable
-
-Json = dict[str, Any]
-
-
-def _no_bool(value: Any) -> Any:
-    """Python takes true for 1; nobody who writes `port: yes` means that."""
-    if isinstance(value, bool):
-        raise PydanticCustomError("int_type", "must be a whole number")
-    return value
-
-
-def _profile_variable(name: str) -> str:
-    if is_reserved_variable(name):
-        raise PydanticCustomError(
-            "reserved_variable", "is reserved: the service sets it itself for each task"
-        )
-    if not name or "=" in name or "\0" in name:
-        raise PydanticCustomError("bad_variable", "can't be the name of an environment variable")
-    return name
 
 
 def _volume_name(name: str) -> str:
@@ -43,12 +20,6 @@ def _volume_name(name: str) -> str:
             {"name": ascii(name[:80])},
         )
     return name
-
-
-def _no_nul(text: str) -> str:
-    if "\0" in text:
-        raise PydanticCustomError("bad_variable", "must not contain a NUL character")
-    return text
 
 
 def _kubernetes_texts(value: Any) -> Any:
@@ -74,40 +45,10 @@ def _not_texts(value: Any, below: list[str | int]) -> Iterator[list[str | int]]:
         yield below
 
 
-def empty_if_none(value: Any) -> Any:
-    """A section with nothing below it is an empty section."""
-    return {} if value is None else value
-
-
 _VOLUME = re.compile("[A-Za-z0-9][A-Za-z0-9_.-]*")
 #: A volume of the engine; empty for none.
 VolumeName = Annotated[str, AfterValidator(lambda name: _volume_name(name) if name else name)]
-Whole = Annotated[int, BeforeValidator(_no_bool)]
-#: Seconds, up to what Kubernetes can hold.
-Seconds = Annotated[Whole, Field(ge=0, le=2**31 - 1)]
-Limit = Annotated[Whole, Field(ge=1, le=2**31 - 1)]
-VariableName = Annotated[str, AfterValidator(_profile_variable)]
-Variables = dict[VariableName, Annotated[str, AfterValidator(_no_nul)]]
 KubernetesTexts = Annotated[Json, AfterValidator(_kubernetes_texts)]
-
-
-class Section(BaseModel):
-    """Base of everything that a configuration file may hold: frozen, unknown keys refused."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    @model_validator(mode="before")
-    @classmethod
-    def _empty_is_unset(cls, data: Any) -> Any:
-        """Structured keys with nothing behind them count as not written."""
-        if not isinstance(data, dict):
-            return data
-        fields = cls.model_fields
-        return {
-            key: value
-            for key, value in data.items()
-            if value is not None or key not in fields or fields[key].default_factory is None
-        }
 
 
 class ProfileAmounts(ResourceAmounts):
@@ -119,34 +60,6 @@ class ProfileResources(Resources):
 
     requests: ProfileAmounts = Field(default_factory=ProfileAmounts)
     limits: ProfileAmounts = Field(default_factory=ProfileAmounts)
-
-
-class CommonConfig(Section):
-    """What every profile has; the whole configuration of backend e2e."""
-
-    ttl_seconds_before_active: Limit = Field(
-        default=1800, description="how long a step may wait to run after it was scheduled"
-    )
-    ttl_seconds_active: Limit = Field(
-        default=86400, description="how long a step may run, pauses not counted"
-    )
-    ttl_seconds_after_finished: Seconds = Field(
-        default=3600, description="how long containers, Jobs and work directories are kept after the end"
-    )
-    cleanup_completed_jobs_immediately: bool = Field(
-        default=True, description="remove those of successful steps at once"
-    )
-    launcher_tool_path: str = Field(
-        default="/tools/jobs-launcher",
-        description="launcher program: on Docker beside the service, on Kubernetes inside `launcher_image`",
-    )
-    default_task_image: Annotated[str, Field(min_length=1)] | None = Field(
-        default=None, description="image of steps that name none"
-    )
-    env: Variables = Field(
-        default_factory=dict,
-        description="variables for each task, of lowest precedence; reserved names are refused",
-    )
 
 
 class SubprocessConfig(CommonConfig):
@@ -175,6 +88,10 @@ class SubprocessConfig(CommonConfig):
     def places(self, cores: int) -> int:
         """How many steps may run at once on a host with `cores` cores."""
         return max(32, 8 * cores) if self.max_concurrent is None else self.max_concurrent
+
+
+#: Containers of one profile at once, where it names no limit.
+DOCKER_PLACES = 64
 
 
 class DockerVolumeMount(Section):
@@ -213,6 +130,28 @@ class DockerNetworking(Section):
 class DockerConfig(CommonConfig):
     storage: DockerStorage = Field(default_factory=DockerStorage)
     networking: DockerNetworking = Field(default_factory=DockerNetworking)
+    stop_timeout_seconds: Annotated[Whole, Field(ge=0, le=86_400)] | None = Field(
+        default=None,
+        description="seconds between SIGTERM and SIGKILL; null: `NEMO_JOBS_DEFAULT_DOCKER_STOP_TIMEOUT`",
+    )
+    max_concurrent: Annotated[Whole, Field(ge=1, le=100_000)] | None = Field(
+        default=None, description="steps that run at once, the others wait in order of age; null: 64"
+    )
+    results_max_bytes: Annotated[Whole, Field(ge=0)] = Field(
+        default=100 << 30,
+        description="bytes a step may leave in `NEMO_JOB_RESULTS_PATH`; what is beyond is left out, and told",
+    )
+    log_max_bytes: Annotated[Whole, Field(ge=1 << 16, le=2**50)] = Field(
+        default=256 << 20, description="bytes of one log file of the engine; a new one begins then"
+    )
+    log_max_files: Annotated[Whole, Field(ge=2, le=1000)] = Field(
+        default=4,
+        description="log files kept of a container; what is not read until they are full is lost",
+    )
+
+    def places(self, cores: int) -> int:
+        """How many steps may run at once; the engine's host may be another than this one."""
+        return DOCKER_PLACES if self.max_concurrent is None else self.max_concurrent
 
 
 class ImagePullSecret(Section):

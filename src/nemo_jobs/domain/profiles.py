@@ -8,16 +8,15 @@ from typing import Annotated, Any, Literal, Protocol
 from pydantic import BeforeValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
 
+from nemo_jobs.domain.profile_base import Section, empty_if_none
 from nemo_jobs.domain.profile_configs import (
     DockerConfig,
     E2EConfig,
     KubernetesJobConfig,
     OpenShellConfig,
     ProfileConfig,
-    Section,
     SubprocessConfig,
     VolcanoJobConfig,
-    empty_if_none,
 )
 
 Json = dict[str, Any]
@@ -218,6 +217,8 @@ class HostChoice(Protocol):
 
     @property
     def job_container_network(self) -> str | None: ...
+    @property
+    def docker_stop_timeout(self) -> int: ...
 
 
 class Choice(Protocol):
@@ -252,7 +253,7 @@ def resolve_profiles(
     profiles: dict[Key, Profile] = {}
     for key, profile in merged.items():
         if profile.backend in available:
-            profiles[key] = _with_network(profile, settings.host.job_container_network)
+            profiles[key] = _with_defaults_of_host(profile, settings.host)
         elif profile.backend in KUBERNETES:
             text = f"backend {profile.backend} is not part of this version"
             profiles[key] = replace(profile, unavailable=text)
@@ -300,15 +301,18 @@ def _merge(default: Profile | None, own: Profile) -> Profile:
     return replace(own, config=default.config.model_copy(update=written))
 
 
-def _with_network(profile: Profile, network: str | None) -> Profile:
-    """The host's default network, where the profile names none."""
+def _with_defaults_of_host(profile: Profile, host: HostChoice) -> Profile:
+    """The host's default network and stop timeout, where the profile names none."""
     config = profile.config
-    if network is None or not isinstance(config, DockerConfig):
+    if not isinstance(config, DockerConfig):
         return profile
-    if "job_container_network" in config.networking.model_fields_set:
-        return profile
-    networking = config.networking.model_copy(update={"job_container_network": network})
-    return replace(profile, config=config.model_copy(update={"networking": networking}))
+    changes: Json = {}
+    if config.stop_timeout_seconds is None:
+        changes["stop_timeout_seconds"] = host.docker_stop_timeout
+    network = host.job_container_network
+    if network is not None and "job_container_network" not in config.networking.model_fields_set:
+        changes["networking"] = config.networking.model_copy(update={"job_container_network": network})
+    return replace(profile, config=config.model_copy(update=changes))
 
 
 __all__ = [

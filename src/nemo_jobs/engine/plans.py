@@ -1,6 +1,7 @@
 """From a step's record to the plan that a backend starts, and back from what it saw. Pure."""
 
 from dataclasses import replace
+from typing import Any
 
 from nemo_jobs.backends.api import Earlier, Handle, Observation, Phase, Plan, PlatformInfo, TaskObservation
 from nemo_jobs.domain.decide import Limits, TaskView, View
@@ -64,8 +65,17 @@ def limits_of(step: StepRecord, profile: Profile) -> Limits:
         active=config.ttl_seconds_active,
         step_timeout=lifecycle.get("timeout_seconds"),
         staleness=max(0, lifecycle.get("staleness_timeout_seconds") or 0),
-        grace=float(getattr(config, "graceful_shutdown_timeout_seconds", 30)),
+        grace=_grace(config),
     )
+
+
+def _grace(config: Any) -> float:
+    """Seconds between SIGTERM and SIGKILL, by the name that the backend has for them."""
+    for name in ("graceful_shutdown_timeout_seconds", "stop_timeout_seconds"):
+        seconds = getattr(config, name, None)
+        if seconds is not None:
+            return float(seconds)
+    return 30.0
 
 
 def most_results(profile: Profile) -> int:
