@@ -54,7 +54,8 @@ bench: setup ## Measure against floors in the same run (ARGS="--only latency,thr
 lock: ## Write the lock files from pyproject.toml (UPGRADE=1: take the newest of everything)
 	@sh tools/lock.sh $(if $(UPGRADE),--upgrade)
 
-bed-up: setup ## Start a private PostgreSQL to play with (BED=postgres)
+bed-up: setup ## Start a private PostgreSQL or Docker engine to play with (BED=postgres, BED=docker)
+	@sh tools/test_needs.sh
 	@$(BIN)/python -m tests.bed up $(BED)
 
 bed-down: setup ## Stop it

@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+pytest_plugins = ["tests.bed.fixtures"]
+
 TIME_LIMIT = 60.0
 IN_CI = os.environ.get("CI", "").lower() in ("1", "true", "yes")
 

@@ -1,0 +1,40 @@
+"""Servers of the bed as fixtures for every folder of tests."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from tests.bed.docker import DockerServer, Missing
+
+
+@pytest.fixture(scope="session")
+def docker() -> Iterator[DockerServer]:
+    """One engine for the whole run, with live-restore and the standard images.
+
+    A test that kills it brings it back (`resume`); containers of other tests live through that.
+    """
+    server = _start()
+    yield server
+    server.destroy()
+
+
+@pytest.fixture
+def start_docker() -> Iterator[Callable[..., DockerServer]]:
+    """Starts engines of a test's own, which are gone after it; parameters as of `DockerServer.start`."""
+    started: list[DockerServer] = []
+
+    def start(**given: Any) -> DockerServer:
+        started.append(_start(**given))
+        return started[-1]
+
+    yield start
+    for server in started:
+        server.destroy()
+
+
+def _start(**given: Any) -> DockerServer:
+    try:
+        return DockerServer.start(**given)
+    except Missing as error:
+        pytest.skip(str(error))
