@@ -1,0 +1,198 @@
+"""A proxy on a socket, and what can go wrong on the way: delay, cut, silence, another answer.
+
+It passes bytes on and understands only as much HTTP as is needed to count requests and to answer
+some of them itself. One thread a direction: enough for tests.
+"""
+
+import contextlib
+import re
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+_REQUEST = re.compile(rb"^(GET|HEAD|POST|PUT|DELETE|PATCH) (\S+) HTTP/1\.[01]\r\n", re.MULTILINE)
+_PIECE = 65536
+
+Address = tuple[str, int] | str  # TCP, or the path of a Unix socket
+
+
+@dataclass
+class Faults:
+    """What happens to bytes on their way from the server; change it at any time."""
+
+    down: bool = False  # connections are refused by closing them at once
+    silent: bool = False  # nothing is passed on any more, in both directions, and nothing is closed
+    bytes_a_second: float = 0  # 0: as fast as it goes
+    cut_after: int = 0  # close a connection after so many bytes of answers on it; 0: never
+    delay: float = 0  # seconds before each request is passed on
+    #: Answer requests whose "METHOD path" matches instead of the server, at most `answers` times.
+    answer_to: str = ""
+    answer: bytes = b""
+    answers: int = 0
+    #: Close the connection when such a request has been passed on, before its answer.
+    lose_answer_to: str = ""
+    losses: int = 0
+    #: Called with "METHOD path" before a request is passed on.
+    before: Callable[[str], None] | None = field(default=None, repr=False)
+
+
+class Proxy:
+    """Listens on a loopback port, or on a Unix socket, and passes on to another address."""
+
+    def __init__(self, target: Address, listen: Path | None = None) -> None:
+        self.target = target
+        self.faults = Faults()
+        self.requests: deque[tuple[float, str]] = deque(maxlen=100_000)  # when (monotonic), "METHOD path"
+        self._open: set[socket.socket] = set()
+        self._closed = False
+        if listen is None:
+            self._server = socket.create_server(("127.0.0.1", 0))
+        else:
+            listen.unlink(missing_ok=True)
+            self._server = socket.socket(socket.AF_UNIX)
+            self._server.bind(str(listen))
+            self._server.listen(128)
+        self._listen = listen
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    @property
+    def port(self) -> int:
+        return int(self._server.getsockname()[1])
+
+    @property
+    def host(self) -> str:
+        """The address in the form of DOCKER_HOST."""
+        return f"tcp://127.0.0.1:{self.port}" if self._listen is None else f"unix://{self._listen}"
+
+    def asked(self, pattern: str = "") -> list[str]:
+        """The requests so far whose "METHOD path" matches."""
+        return [line for _, line in list(self.requests) if re.search(pattern, line)]
+
+    def rate(self, seconds: float) -> float:
+        """Requests a second over the last `seconds`."""
+        since = time.monotonic() - seconds
+        return sum(at >= since for at, _ in list(self.requests)) / seconds
+
+    def cut(self) -> int:
+        """Close all connections now; how many there were."""
+        victims = list(self._open)
+        for victim in victims:
+            _shut(victim)
+        return len(victims) // 2
+
+    def close(self) -> None:
+        self._closed = True
+        _shut(self._server)
+        self._server.close()
+        self.cut()
+        if self._listen is not None:
+            self._listen.unlink(missing_ok=True)
+
+    def _accept(self) -> None:
+        while not self._closed:
+            try:
+                client, _ = self._server.accept()
+            except OSError:
+                return
+            if self.faults.down:
+                client.close()
+                continue
+            threading.Thread(target=self._serve, args=(client,), daemon=True).start()
+
+    def _serve(self, client: socket.socket) -> None:
+        try:
+            server = _connect(self.target)
+        except OSError:
+            client.close()
+            return
+        self._open |= {client, server}
+        back = threading.Thread(target=self._answers, args=(server, client), daemon=True)
+        back.start()
+        self._requests(client, server)
+        back.join()
+        self._open -= {client, server}
+        client.close()
+        server.close()
+
+    def _requests(self, client: socket.socket, server: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while piece := client.recv(_PIECE):
+                self._wait_while_silent()
+                for found in _REQUEST.finditer(piece):
+                    line = f"{found[1].decode()} {found[2].decode()}"
+                    self.requests.append((time.monotonic(), line))
+                    if self.faults.before is not None:
+                        self.faults.before(line)
+                    if self._answers_itself(line, client):
+                        return
+                    if self._loses(line):
+                        server.sendall(piece)
+                        time.sleep(0.2)  # the server does it
+                        _shut(client)
+                        return
+                if self.faults.delay:
+                    time.sleep(self.faults.delay)
+                server.sendall(piece)
+            with contextlib.suppress(OSError):
+                server.shutdown(socket.SHUT_WR)
+            return
+        _shut(server)
+
+    def _answers_itself(self, line: str, client: socket.socket) -> bool:
+        faults = self.faults
+        if not faults.answers or not faults.answer_to or not re.search(faults.answer_to, line):
+            return False
+        faults.answers -= 1
+        client.sendall(faults.answer)
+        _shut(client)
+        return True
+
+    def _loses(self, line: str) -> bool:
+        faults = self.faults
+        if not faults.losses or not faults.lose_answer_to or not re.search(faults.lose_answer_to, line):
+            return False
+        faults.losses -= 1
+        return True
+
+    def _answers(self, server: socket.socket, client: socket.socket) -> None:
+        passed = 0
+        with contextlib.suppress(OSError):
+            while piece := server.recv(_PIECE if not self.faults.bytes_a_second else 4096):
+                self._wait_while_silent()
+                if self.faults.bytes_a_second:
+                    time.sleep(len(piece) / self.faults.bytes_a_second)
+                if self.faults.cut_after and passed + len(piece) > self.faults.cut_after:
+                    client.sendall(piece[: self.faults.cut_after - passed])
+                    break
+                client.sendall(piece)
+                passed += len(piece)
+        _shut(client)
+        _shut(server)
+
+    def _wait_while_silent(self) -> None:
+        while self.faults.silent and not self._closed:
+            time.sleep(0.02)
+
+
+def http_answer(status: int, body: str = "", *headers: str, kind: str = "application/json") -> bytes:
+    """A whole answer for `Faults.answer`."""
+    data = body.encode()
+    lines = [f"HTTP/1.1 {status} Told", f"Content-Type: {kind}", f"Content-Length: {len(data)}", *headers]
+    return "\r\n".join([*lines, "Connection: close", "", ""]).encode() + data
+
+
+def _connect(target: Address) -> socket.socket:
+    if isinstance(target, tuple):
+        return socket.create_connection(target, 5)
+    made = socket.socket(socket.AF_UNIX)
+    made.connect(target)
+    return made
+
+
+def _shut(victim: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        victim.shutdown(socket.SHUT_RDWR)
