@@ -11,6 +11,7 @@ from urllib.parse import quote
 
 from nemo_jobs.backends.api import Json
 from nemo_jobs.backends.docker.errors import EngineError
+from nemo_jobs.backends.docker.pool import Kind
 from nemo_jobs.backends.docker.session import Session, filters_text
 from nemo_jobs.backends.docker.stream import ByteStream, JsonStream
 from nemo_jobs.backends.docker.transport import Address, Tls
@@ -20,6 +21,7 @@ __all__ = ["DockerEngine"]
 #: A filter of a list or of events: {"label": ["a=b", "c"], "status": ["running"]}.
 Filters = Mapping[str, Sequence[str]]
 
+MOVING = 60.0  # seconds without a byte, of what is on its way
 _SLOW = 120.0  # seconds for what the engine may do long: create, start, remove
 
 
@@ -158,7 +160,7 @@ class DockerEngine:
         """One object `{"StatusCode": …}` when the condition holds (`not-running`, `next-exit`,
         `removed`); as long as that takes. 404: no such container."""
         path = f"/containers/{_one(container)}/wait"
-        return self._session.json_stream("POST", path, {"condition": condition})
+        return JsonStream(self._session.bytes_stream(path, {"condition": condition}, method="POST"))
 
     async def put_archive(self, container: str, path: str, tar: bytes | AsyncIterable[bytes]) -> None:
         """Unpack a tar (plain or gzip) below the folder `path`, which must exist. Owners and modes are those
@@ -169,7 +171,8 @@ class DockerEngine:
     def get_archive(self, container: str, path: str) -> ByteStream:
         """A tar of the file or folder at `path`, in pieces; links in it are not followed. 404: no
         container or nothing there. Any length; fails when nothing comes for a minute."""
-        return self._session.bytes_stream(f"/containers/{_one(container)}/archive", {"path": path}, idle=60.0)
+        place = f"/containers/{_one(container)}/archive"
+        return self._session.bytes_stream(place, {"path": path}, idle=MOVING, kind=Kind.TRANSFER)
 
     def logs(
         self,
@@ -196,7 +199,7 @@ class DockerEngine:
         }
         if until:
             query["until"] = until
-        idle = None if follow else 60.0
+        idle = None if follow else MOVING
         return self._session.bytes_stream(f"/containers/{_one(container)}/logs", query, idle=idle)
 
     async def stats(self, container: str) -> Json | None:
@@ -210,7 +213,7 @@ class DockerEngine:
         """What happens in the engine, from `since` (its clock, seconds as text; see `time`) and on
         without end. Entering it (`async with`) returns when the engine has taken the subscription."""
         query = {"filters": filters_text(filters)} | ({"since": since} if since else {})
-        return self._session.json_stream("GET", "/events", query)
+        return JsonStream(self._session.bytes_stream("/events", query))
 
     # Images
 
@@ -219,13 +222,20 @@ class DockerEngine:
         isn't there."""
         return await self._session.found(f"/images/{_path(name)}/json")
 
-    def pull(self, name: str, auth: str = "", *, tag: str = "", platform: str = "") -> JsonStream:
+    def pull(
+        self, name: str, auth: str = "", *, tag: str = "", platform: str = "", seconds: float = 300.0
+    ) -> JsonStream:
         """Progress of a pull, object by object; one with `error` tells the failure and is the last
-        one. `auth` is the value of X-Registry-Auth (see `auth.py`). Use `pull.Pulls` instead."""
+        one. `auth` is the value of X-Registry-Auth (see `auth.py`). The engine may answer only when
+        the registry has: that is what `seconds` are for. Use `pull.Pulls` instead."""
         query = {"fromImage": name}
         query |= {key: value for key, value in (("tag", tag), ("platform", platform)) if value}
         headers = {"X-Registry-Auth": auth} if auth else {}
-        return self._session.json_stream("POST", "/images/create", query, headers)
+        return JsonStream(
+            self._session.bytes_stream(
+                "/images/create", query, method="POST", headers=headers, seconds=seconds, kind=Kind.TRANSFER
+            )
+        )
 
     # Volumes
 

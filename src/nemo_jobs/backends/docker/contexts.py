@@ -4,4 +4,7 @@ from nemo_jobs.backends.docker.transport import Address, Tls
 
 
 async def find(address: str | None, tls: Tls | None) -> Address:
+    """Where to find the engine"""
+    if address and address.startswith("unix://"):
+        return Address("unix", path=address.removeprefix("unix://"))
     raise ValueError("not written yet")
