@@ -86,11 +86,13 @@ class DockerServer:
         live_restore: bool = True,
         gpus: bool = True,
         images: bool = True,
+        disk_bytes: int = 0,
         options: Iterable[str] = (),
     ) -> "DockerServer":
         """Make a new engine and wait until it answers; with `images` it has the standard ones.
 
-        Raises `Missing`. `options` are more words for the command line of dockerd.
+        Raises `Missing`. `disk_bytes` gives it a disk of its own of that size, in memory; `options`
+        are more words for the command line of dockerd.
         """
         require()
         folder = Path(tempfile.mkdtemp(prefix="nemo-jobs-docker-"))
@@ -103,6 +105,10 @@ class DockerServer:
             hook.write_text("#!/bin/sh\nexit 0\n")
             hook.chmod(0o755)
         try:
+            if disk_bytes:
+                (folder / "data").mkdir()
+                mount = ["mount", "-t", "tmpfs", "-o", f"size={disk_bytes}", "bed", str(folder / "data")]
+                subprocess.run(mount, check=True, timeout=10)
             server.resume()
             if images:
                 for image in docker_images.standard():

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from tests.bed.docker import DockerServer, Missing
+from tests.bed.docker_registry import Registry
 
 
 @pytest.fixture(scope="session")
@@ -31,6 +32,14 @@ def start_docker() -> Iterator[Callable[..., DockerServer]]:
     yield start
     for server in started:
         server.destroy()
+
+
+@pytest.fixture
+def registry(docker: DockerServer) -> Iterator[Registry]:
+    """A private registry with a login; the engine knows neither it nor its images."""
+    registry = Registry()
+    yield registry
+    registry.destroy()
 
 
 def _start(**given: Any) -> DockerServer:

@@ -17,6 +17,8 @@ from pathlib import Path
 _REQUEST = re.compile(rb"^(GET|HEAD|POST|PUT|DELETE|PATCH) (\S+) HTTP/1\.[01]\r\n", re.MULTILINE)
 _PIECE = 65536
 
+DROP, LOSE = "drop", "lose"
+
 Address = tuple[str, int] | str  # TCP, or the path of a Unix socket
 
 
@@ -33,11 +35,11 @@ class Faults:
     answer_to: str = ""
     answer: bytes = b""
     answers: int = 0
-    #: Close the connection when such a request has been passed on, before its answer.
-    lose_answer_to: str = ""
-    losses: int = 0
-    #: Called with "METHOD path" before a request is passed on.
-    before: Callable[[str], None] | None = field(default=None, repr=False)
+    #: Asked with "METHOD path" before a request is passed on. What it gives says what becomes of it:
+    #: None: it is passed on; DROP: the connection is closed instead; LOSE: it is passed on, and when
+    #: its answer has come, `lost` is called and the connection is closed without the answer.
+    judge: Callable[[str], str | None] | None = field(default=None, repr=False)
+    lost: Callable[[], None] | None = field(default=None, repr=False)
 
 
 class Proxy:
@@ -110,35 +112,36 @@ class Proxy:
             client.close()
             return
         self._open |= {client, server}
-        back = threading.Thread(target=self._answers, args=(server, client), daemon=True)
+        losing = threading.Event()
+        back = threading.Thread(target=self._answers, args=(server, client, losing), daemon=True)
         back.start()
-        self._requests(client, server)
+        self._requests(client, server, losing)
         back.join()
         self._open -= {client, server}
         client.close()
         server.close()
 
-    def _requests(self, client: socket.socket, server: socket.socket) -> None:
+    def _requests(self, client: socket.socket, server: socket.socket, losing: threading.Event) -> None:
         with contextlib.suppress(OSError):
             while piece := client.recv(_PIECE):
                 self._wait_while_silent()
                 for found in _REQUEST.finditer(piece):
                     line = f"{found[1].decode()} {found[2].decode()}"
                     self.requests.append((time.monotonic(), line))
-                    if self.faults.before is not None:
-                        self.faults.before(line)
                     if self._answers_itself(line, client):
+                        _shut(server)
                         return
-                    if self._loses(line):
-                        server.sendall(piece)
-                        time.sleep(0.2)  # the server does it
+                    verdict = self.faults.judge(line) if self.faults.judge is not None else None
+                    if verdict == DROP:
                         _shut(client)
+                        _shut(server)
                         return
+                    if verdict == LOSE:
+                        losing.set()
                 if self.faults.delay:
                     time.sleep(self.faults.delay)
                 server.sendall(piece)
-            with contextlib.suppress(OSError):
-                server.shutdown(socket.SHUT_WR)
+            server.shutdown(socket.SHUT_WR)
             return
         _shut(server)
 
@@ -151,22 +154,19 @@ class Proxy:
         _shut(client)
         return True
 
-    def _loses(self, line: str) -> bool:
-        faults = self.faults
-        if not faults.losses or not faults.lose_answer_to or not re.search(faults.lose_answer_to, line):
-            return False
-        faults.losses -= 1
-        return True
-
-    def _answers(self, server: socket.socket, client: socket.socket) -> None:
-        passed = 0
+    def _answers(self, server: socket.socket, client: socket.socket, losing: threading.Event) -> None:
+        faults, passed = self.faults, 0
         with contextlib.suppress(OSError):
-            while piece := server.recv(_PIECE if not self.faults.bytes_a_second else 4096):
+            while piece := server.recv(4096 if faults.bytes_a_second else _PIECE):
                 self._wait_while_silent()
-                if self.faults.bytes_a_second:
-                    time.sleep(len(piece) / self.faults.bytes_a_second)
-                if self.faults.cut_after and passed + len(piece) > self.faults.cut_after:
-                    client.sendall(piece[: self.faults.cut_after - passed])
+                if losing.is_set():
+                    if faults.lost is not None:
+                        faults.lost()
+                    break
+                if faults.bytes_a_second:
+                    time.sleep(len(piece) / faults.bytes_a_second)
+                if faults.cut_after and passed + len(piece) > faults.cut_after:
+                    client.sendall(piece[: faults.cut_after - passed])
                     break
                 client.sendall(piece)
                 passed += len(piece)
