@@ -106,6 +106,18 @@ async def test_a_job_that_has_not_ended_is_not_run_again(store: Store, state: St
     assert (await attempt(store)).seq == 0
 
 
+@pytest.mark.parametrize("sort", ["created_at", "-created_at", "updated_at", "-updated_at"])
+async def test_steps_that_are_kept_are_listed_before_the_one_that_runs(store: Store, sort: str) -> None:
+    specs = [f"s{number}" for number in range(8)]
+    await store.create("j", *specs)
+    for _ in specs[:-1]:
+        await run_next(store)
+    await run_next(store, FAILED)
+    after = await again(store, from_step="s7")
+    listed, _ = await store.read(jobs.list_steps, jobs.StepQuery(attempt_id=after.attempt_id, sort=sort))
+    assert [one.name for one in listed] == (specs[::-1] if sort.startswith("-") else specs)
+
+
 async def test_from_a_later_step_the_ones_before_count_as_completed(store: Store) -> None:
     before = await failed_at_the_second_step(store)
     first = await store.step("j", "one")

@@ -176,7 +176,9 @@ def _records(found: JobRecord, plan: _Plan, asked: Rerun, now: int) -> tuple[Job
         error_details=None,
         updated_at=now,
     )
-    return after, [*(_kept_record(one, what, now) for one in plan.kept), first]
+    # Lists sort by when steps were made: the kept ones are a microsecond apart, before the first to run.
+    kept = (_kept_record(one, what, now, now - number + place) for place, one in enumerate(plan.kept))
+    return after, [*kept, first]
 
 
 def _insert(tx: Tx, after: JobRecord, steps: Sequence[StepRecord], actor: str) -> None:
@@ -190,8 +192,8 @@ def _insert(tx: Tx, after: JobRecord, steps: Sequence[StepRecord], actor: str) -
     tx.count(_POINT_TO, {**shown, "the_job": after.id})
 
 
-def _kept_record(one: StepRecord, what: Json, now: int) -> StepRecord:
-    """A step that counts as completed because an earlier attempt completed it."""
+def _kept_record(one: StepRecord, what: Json, now: int, made: int) -> StepRecord:
+    """A step that counts as completed because an earlier attempt completed it; `made` is its date."""
     origin = one.status_details.get("kept_from_attempt")
     if one.reason != Reason.KEPT_FROM_ATTEMPT or not isinstance(origin, str):
         origin = one.attempt_id
@@ -217,6 +219,6 @@ def _kept_record(one: StepRecord, what: Json, now: int) -> StepRecord:
         log_cursor=None,
         due_at=now,
         db_version=1,
-        created_at=now,
-        updated_at=now,
+        created_at=made,
+        updated_at=made,
     )
