@@ -17,7 +17,8 @@ from nemo_jobs.domain.profiles import Profile, ProfileSet
 from nemo_jobs.domain.retention import DEFAULT, Retention
 from nemo_jobs.engine import plans
 from nemo_jobs.engine.adopt import adopt_started, explain_waiting, fail_steps_without_profile
-from nemo_jobs.engine.follow import Follower, Surroundings
+from nemo_jobs.engine.around import Surroundings
+from nemo_jobs.engine.follow import Follower
 from nemo_jobs.engine.places import Arrival, Places
 from nemo_jobs.engine.records import LeasedRecords
 from nemo_jobs.engine.sweep import Sweeper

@@ -1,33 +1,24 @@
 """One step, from its claim to its end: observe, decide, act, record, again."""
 
-import asyncio
 import logging
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Protocol, assert_never
+from dataclasses import replace
+from typing import assert_never
 
 from nemo_jobs.backends import api
-from nemo_jobs.backends.api import Backend, Finds, Handle, Observation, Plan, PlatformInfo
+from nemo_jobs.backends.api import Backend, Finds, Handle, Observation, Plan
 from nemo_jobs.domain import decide as rules
-from nemo_jobs.domain.clock import Clock
 from nemo_jobs.domain.model import Json, Reason, StepRecord, run_key
 from nemo_jobs.domain.profiles import Profile
-from nemo_jobs.domain.retention import DEFAULT, Retention
 from nemo_jobs.domain.states import TERMINAL, WAITING, State, Trigger
 from nemo_jobs.engine import plans
+from nemo_jobs.engine.around import Alarm, LeaseLost, Surroundings
 from nemo_jobs.engine.collect import Collector
-from nemo_jobs.engine.gather import Gathering, collects
+from nemo_jobs.engine.finish import Finish
 from nemo_jobs.engine.hidden import Hidden, why_away
-from nemo_jobs.files.objects import ObjectStore
-from nemo_jobs.store.results import Gathered
-from nemo_jobs.store.steps import Applied, LogBatch, Outcome
-from nemo_jobs.store.storage import Inheritance
-from nemo_jobs.vault.secrets import Secrets
+from nemo_jobs.store.steps import LogBatch, Outcome
 
 log = logging.getLogger(__name__)
 
-#: How long the rest of the output may take to arrive after the work has ended, in seconds.
-DRAIN_SECONDS = 30.0
 #: How long the record of a start waits for the end that may follow at once, in seconds: a short
 #: job then costs one transaction less.
 SHORT_JOB = 0.008
@@ -35,49 +26,6 @@ SHORT_JOB = 0.008
 MANY_FILES, MANY_BYTES = 100, 64 << 20
 #: The longest pause between two tries to reach a backend, in seconds.
 MAX_RETRY = 30.0
-
-
-class Records(Protocol):
-    """What a follower may do to the database, always under its lease. Waits out a database
-    that is away; None means that the lease is gone."""
-
-    async def reload(self, step_id: str) -> StepRecord | None: ...
-
-    async def peek(self, step_id: str) -> StepRecord | None: ...
-
-    async def apply(self, step_id: str, outcome: Outcome, *, durable: bool) -> Applied | None: ...
-
-    async def append(self, step_id: str, batch: LogBatch) -> int | None: ...
-
-    async def last_report(self, step_id: str) -> int | None: ...
-
-    async def inheritance(self, step: StepRecord) -> Inheritance: ...
-
-    async def task_token(self, step: StepRecord) -> str: ...
-
-    async def announce(self, keys: Sequence[str]) -> None: ...
-
-    async def abandon(self, keys: Sequence[str]) -> None: ...
-
-    async def gathered(self, step_id: str, left: Sequence[Gathered]) -> list[str] | None: ...
-
-
-@dataclass(frozen=True, slots=True)
-class Surroundings:
-    """What all followers share."""
-
-    records: Records
-    clock: Clock
-    platform: PlatformInfo
-    host: str
-    log_limit: int
-    retention: Retention = DEFAULT
-    objects: ObjectStore | None = None  # where results are kept
-    secrets: Secrets | None = None
-
-
-class LeaseLost(Exception):
-    """Somebody else looks after the step now."""
 
 
 class Follower:
@@ -99,11 +47,8 @@ class Follower:
         self._observation: Observation | None = None
         self._collector: Collector | None = None
         self._collected = False
-        self._rest_of_log: LogBatch | None = None
-        self._log_note: Json = {}
-        self._results: Json | None = None  # what is to be told about them, once they are stored
-        self._event = asyncio.Event()
-        self._requested = False
+        self._end = Finish(shared, profile, backend)
+        self._alarm = Alarm(shared.clock)
         self._failures = 0
 
     @property
@@ -117,8 +62,7 @@ class Follower:
         return self._collector.failure if self._collector else None
 
     def poke(self, *, request: bool = False) -> None:
-        self._requested = self._requested or request
-        self._event.set()
+        self._alarm.ring(request=request)
 
     async def end_for_shutdown(self) -> None:
         """Ask the work to end because the service does; the next start records its end."""
@@ -143,8 +87,8 @@ class Follower:
 
     async def _turn(self) -> bool:
         """One round; True when it was the last."""
-        if self._requested:
-            self._requested = False
+        if self._alarm.requested:
+            self._alarm.requested = False
             await self._reload()
         if self.step.state not in _HELD:
             await self._let_go()
@@ -172,7 +116,7 @@ class Follower:
             case rules.Wait():
                 if not self._recorded and self.handle:
                     await self._apply(Outcome(), durable=False)
-                await self._rest(action.look_at)
+                await self._alarm.rest(action.look_at)
             case _:
                 assert_never(action)
         return False
@@ -240,7 +184,7 @@ class Follower:
             self._uncertain = True
             raise
         if self.handle is not None:
-            await self._rest(self._clock.now() + int(SHORT_JOB * 1e6), look=False)
+            await self._alarm.rest(self._clock.now() + int(SHORT_JOB * 1e6), look=False)
 
     async def _refused(self, error: api.Rejected) -> None:
         text = f"{self.step.name}: {error}"
@@ -272,48 +216,16 @@ class Follower:
 
     async def _finish(self, action: rules.Record) -> bool:
         if self._collector is not None:
-            # Kept: when a request comes first, the end is recorded in another turn.
-            self._rest_of_log = await self._collector.drain(DRAIN_SECONDS)
-            self._log_note = {"log_note": self._collector.failure} if self._collector.failure else {}
+            await self._end.drain(self._collector)
             self._collector = None
-        if self._results is None:
+        if not self._end.gathered:
             before = self.step
-            self._results = await self._gather()
+            grace = plans.limits_of(self.step, self.profile).grace
+            await self._end.gather(self.step.id, self.handle, grace, self._tell_of_results)
             if self.step is not before:
                 return False  # it took a while: the end is decided on what is true now
-        batch = self._rest_of_log
-        observation = self._observation
-        config = self.profile.config
-        good = Trigger.SUCCEEDED in action.triggers
-        at_once = good and config.cleanup_completed_jobs_immediately and not self._results
-        outcome = Outcome(
-            triggers=action.triggers,
-            reason=action.reason,
-            message=action.message,
-            tasks=plans.task_changes(observation, action.error) if observation else (),
-            status_details={
-                **(plans.step_details(observation) if observation else {}),
-                **self._log_note,
-                **self._results,
-            },
-            error_details=action.error,
-            logs=batch,
-            removal_after=0 if at_once else config.ttl_seconds_after_finished * 1_000_000,
-            claim_next=False,
-        )
-        await self._apply(outcome, durable=True)
+        await self._apply(self._end.outcome(action, self._observation), durable=True)
         return self.step.state not in _HELD
-
-    async def _gather(self) -> Json:
-        """Make what the run left results of the job; what is to be told about them."""
-        objects, step_id, most = self._shared.objects, self.step.id, plans.most_results(self.profile)
-        if objects is None or self.handle is None or not collects(self.backend):
-            return {}
-        grace = plans.limits_of(self.step, self.profile).grace
-        gathering = Gathering(self.backend, self.handle, objects, self._records, step_id, most, grace)
-        if not await gathering.run(self._tell_of_results):
-            raise LeaseLost
-        return gathering.details()
 
     async def _tell_of_results(self, files: int, size: int) -> None:
         """Say what takes a while; and a start that is not recorded yet must not wait for it."""
@@ -335,7 +247,7 @@ class Follower:
             await self._apply(outcome, durable=True)
         if self.handle is not None:
             await self.backend.stop(self.handle, action.grace)
-        await self._rest(action.look_at)
+        await self._alarm.rest(action.look_at)
 
     async def _apply(self, outcome: Outcome, *, durable: bool) -> None:
         """Write under the lease, together with a handle that is not recorded yet."""
@@ -377,22 +289,7 @@ class Follower:
         if text != self.step.message:
             await self._apply(Outcome(reason=reason, message=text), durable=False)
         pause = min(error.retry_after * self._failures, MAX_RETRY)
-        await self._rest(self._clock.now() + int(pause * 1e6))
-
-    async def _rest(self, until: int, *, look: bool = True) -> None:
-        """Until `until`, or until somebody pokes; then, with `look`, the record is read again."""
-        seconds = max(0.0, (until - self._clock.now()) / 1e6)
-        # A timer of our own: one that cancels the waiting costs several times as much.
-        timer = asyncio.get_running_loop().call_later(seconds, self._time_is_up, look)
-        try:
-            await self._event.wait()
-        finally:
-            timer.cancel()
-        self._event.clear()
-
-    def _time_is_up(self, look: bool) -> None:
-        self._requested = self._requested or look  # the wake-up may have been lost
-        self._event.set()
+        await self._alarm.rest(self._clock.now() + int(pause * 1e6))
 
 
 _HELD = frozenset(State) - TERMINAL - {State.PAUSED}
