@@ -50,6 +50,8 @@ class Capabilities:
     images: bool = False
     isolation: bool = False
     persistent_storage: bool = False
+    resumes: bool = False  # paused work stays, and a plan that `resumes` it goes on with its files
+    on_host: bool = False  # its work can be looked after from this host alone
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +156,8 @@ class Observation:
     """What is true about one workload now.
 
     `reason` is a value of `nemo_jobs.domain.model.Reason` or empty when the phase and the
-    tasks' exit codes say enough; `message` is a sentence for people, or empty.
+    tasks' exit codes say enough; `message` is a sentence for people, or empty. RUNNING with the
+    reason `suspended` and a message: it is there and does nothing, as long as the backend says so.
     """
 
     phase: Phase
@@ -375,6 +378,34 @@ class Collects(Protocol):
     def read_left(self, handle: Handle, file: LeftFile) -> AsyncIterator[bytes]:
         """The bytes of a file that `left` found, in pieces. Raises `LeftChanged`, also at the end,
         when they aren't those of one moment."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Leftover:
+    """Something of ours at a backend. `key` names the run that it belongs to, when one is known;
+    `kind` and `name` are the backend's words (container, volume, …). `made_at` in microseconds
+    since 1970 UTC, 0 when it is not known. `data` is opaque to everyone else."""
+
+    kind: str
+    name: str
+    key: str = ""
+    made_at: int = 0
+    data: Json = field(default_factory=dict)
+
+
+@runtime_checkable
+class Sweeps(Protocol):
+    """A backend that can tell everything that it made, also what no handle leads to."""
+
+    def belongings(self) -> AsyncIterator[Leftover]:
+        """Everything there that carries our name, in use or not, storage of jobs left out. Raises
+        `Unavailable`."""
+        ...
+
+    async def discard(self, item: Leftover) -> None:
+        """Remove it by force. Twice is fine. Raises `Unavailable`, or `BackendError` when it can't
+        be removed."""
         ...
 
 

@@ -204,7 +204,7 @@ class SubprocessBackend(HostProcesses):
 
     @property
     def capabilities(self) -> Capabilities:
-        return Capabilities(persistent_storage=True)
+        return Capabilities(persistent_storage=True, on_host=True)
 
     async def probe(self) -> Health:
         try:

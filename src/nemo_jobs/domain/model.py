@@ -24,6 +24,7 @@ class Reason(StrEnum):
     # working
     RUNNING = "running"
     STOPPING = "stopping"
+    SUSPENDED = "suspended"  # paused, or about to be started again, by its engine or somebody there
     # ends
     FINISHED = "finished"
     EXIT_NONZERO = "exit_nonzero"
