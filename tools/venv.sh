@@ -33,17 +33,35 @@ compile_sources() {
     [ "$mode" != editable ] || "$dir/bin/python" -m compileall -q src
 }
 
+# On all cores, which pip does not do. A package may hold files of another Python: they don't matter.
+compile_packages() {
+    packages=$("$dir/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
+    "$dir/bin/python" -m compileall -qq -j 0 "$packages" || "$dir/bin/python" -m compileall -qq "$packages" || true
+}
+
+# The environment's own pip, or that of the Python it is made with: a copy takes seconds to make.
+own_pip() { "$dir/bin/python" -m pip --version >/dev/null 2>&1; }
+lent_pip() { "$1" -m pip --python "$dir/bin/python" --version >/dev/null 2>&1; }
+
+make_environment() {
+    if [ "$mode" = plain ] && "$python" -m venv --without-pip "$dir" 2>/dev/null && lent_pip "$python"; then
+        return
+    fi
+    rm -rf "$dir"
+    "$python" -m venv "$dir"
+}
+
 if [ -x "$dir/bin/python" ] && usable "$dir/bin/python" &&
     [ "$(cat "$dir/.stamp" 2>/dev/null)" = "$fingerprint" ]; then
     compile_sources
     exit 0
 fi
 
-if ! usable "$dir/bin/python" || ! "$dir/bin/python" -m pip --version >/dev/null 2>&1; then
+if ! usable "$dir/bin/python" || ! { own_pip || lent_pip "$(find_python)"; }; then
     python=$(find_python)
     echo "Making $dir with $("$python" --version)."
     rm -rf "$dir"
-    if ! "$python" -m venv "$dir"; then
+    if ! make_environment; then
         rm -rf "$dir"
         echo "$python can't make virtual environments; on Debian: apt-get install python3-venv" >&2
         exit 1
@@ -53,10 +71,12 @@ rm -f "$dir/.stamp"
 requirements=
 for lock in "$@"; do requirements="$requirements -r $lock"; done
 echo "Installing $* into $dir."
-pip="$dir/bin/python -m pip --disable-pip-version-check --quiet"
-$pip install --require-hashes $requirements
+if own_pip; then pip="$dir/bin/python -m pip"; else pip="$(find_python) -m pip --python $dir/bin/python"; fi
+pip="$pip --disable-pip-version-check --quiet"
+$pip install --no-compile --require-hashes $requirements
 target=.
 [ "$mode" = plain ] || target="-e ."
-$pip install --no-build-isolation --no-deps --force-reinstall $target
+$pip install --no-compile --no-build-isolation --no-deps --force-reinstall $target
+compile_packages
 echo "$fingerprint" >"$dir/.stamp"
 compile_sources
