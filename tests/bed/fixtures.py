@@ -7,6 +7,7 @@ import pytest
 
 from tests.bed.docker import DockerServer, Missing
 from tests.bed.docker_registry import Registry
+from tests.e2e.docker_kit import DockerService
 
 
 @pytest.fixture(scope="session")
@@ -32,6 +33,24 @@ def start_docker() -> Iterator[Callable[..., DockerServer]]:
     yield start
     for server in started:
         server.destroy()
+
+
+@pytest.fixture(scope="session")
+def containers(docker: DockerServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[DockerService]:
+    """One service with containers for all tests that leave it and its engine running."""
+    executors = [
+        {"provider": "cpu", "profile": "one", "config": {"max_concurrent": 1}},
+        {"provider": "cpu", "profile": "four", "config": {"max_concurrent": 4}},
+        {"provider": "cpu", "profile": "short", "config": {"ttl_seconds_active": 1}},
+        {"provider": "cpu", "profile": "kept", "config": {"cleanup_completed_jobs_immediately": False}},
+        {"provider": "cpu", "profile": "brief", "config": {"ttl_seconds_after_finished": 1}},
+    ]
+    profile = {"env": {"FROM_PROFILE": "1", "LEVEL": "p"}}
+    service = DockerService(tmp_path_factory.mktemp("docker"), docker, executors=executors, profile=profile)
+    try:
+        yield service.start()
+    finally:
+        service.close()
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 Json = dict[str, Any]
 NEMO = Path(sys.executable).parent / "nemo"
@@ -99,7 +99,7 @@ class Service:
             )
         return self.process
 
-    def start(self, timeout: float = 20) -> "Service":
+    def start(self, timeout: float = 20) -> Self:
         """Start and wait until `/health/ready` answers 200."""
         self.spawn()
         self.wait_ready(timeout)
@@ -162,7 +162,7 @@ class Service:
                 send(pid, signal.SIGKILL)
             time.sleep(0.02)
 
-    def __enter__(self) -> "Service":
+    def __enter__(self) -> Self:
         return self.start()
 
     def __exit__(
