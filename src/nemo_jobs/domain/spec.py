@@ -140,10 +140,19 @@ class DistributedGpuExecutor(Wire):
     resources: Resources = Field(default_factory=Resources)
 
 
+class ProcessResources(Wire):
+    """What a host process asks for beyond what every process has."""
+
+    num_gpus: Annotated[int, Field(ge=0, le=1024)] | None = Field(
+        default=None, description="GPUs of the host, which no other work gets meanwhile"
+    )
+
+
 class SubprocessExecutor(Wire):
     provider: Literal["subprocess"] = "subprocess"
     profile: Text = "default"
     command: Many[Text]
+    resources: ProcessResources | None = Field(default=None, exclude_if=lambda value: value is None)
 
     @model_validator(mode="after")
     def _command_given(self) -> "SubprocessExecutor":

@@ -98,6 +98,7 @@ async def fail_steps_without_profile(
                 text,
                 error_details=error,
                 retention=options.retention,
+                proven=False,
             )
             await db.write(steps.apply, options.token, step.id, outcome, now)
 
@@ -127,4 +128,5 @@ async def _claim_some(
         now=now,
         until=now + 30_000_000,
         limit=64,
+        wanting=True,
     )

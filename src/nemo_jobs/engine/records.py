@@ -6,8 +6,9 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from nemo_jobs.domain.clock import Clock
+from nemo_jobs.domain.gpus import wanted
 from nemo_jobs.domain.model import StepRecord, Unavailable
-from nemo_jobs.store import files, results, steps
+from nemo_jobs.store import files, gpus, results, steps
 from nemo_jobs.store.db import Database
 from nemo_jobs.store.results import Gathered
 from nemo_jobs.store.steps import Applied, LogBatch, Outcome
@@ -23,8 +24,16 @@ class LeasedRecords:
     """Store calls under the lease `token`. A database that is away is waited for: what happened
     to the work is recorded later, never dropped."""
 
-    def __init__(self, db: Database, clock: Clock, token: str, task_tokens: bool = False) -> None:
+    def __init__(
+        self,
+        db: Database,
+        clock: Clock,
+        token: str,
+        task_tokens: bool = False,
+        pool_of: Callable[[StepRecord], str | None] = lambda step: None,
+    ) -> None:
         self._db, self._clock, self._token = db, clock, token
+        self._pool_of = pool_of
         self._task_tokens = task_tokens
         self._given: dict[tuple[str, int], str] = {}
 
@@ -66,6 +75,22 @@ class LeasedRecords:
             self._given.pop(next(iter(self._given)))
         self._given[run] = made
         return made
+
+    async def take_devices(self, step: StepRecord) -> tuple[str, ...] | None:
+        """The GPUs of a step that is about to start; empty for one that wants none of a pool, which
+        asks nothing of the database. None: it isn't its turn yet, or the lease is gone; it keeps its
+        place in the queue, and a wake-up ("work", its id) tells when its turn has come."""
+        pool = self._pool_of(step) if wanted(step.spec["executor"]) else None
+        if pool is None:
+            return ()
+        now = self._clock.now()
+        return await self._patiently(gpus.take_devices, pool, self._token, step.id, now)
+
+    async def release_devices(self, step: StepRecord) -> None:
+        """Nothing of the step runs, and it needs no devices for now: others may have them. It also
+        leaves the queue."""
+        if wanted(step.spec["executor"]):
+            await self._patiently(gpus.release_devices, self._token, step.id, durable=False)
 
     async def announce(self, keys: Sequence[str]) -> None:
         await self._patiently(files.announce, keys, self._clock.now())

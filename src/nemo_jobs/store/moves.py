@@ -11,10 +11,11 @@ from typing import Any
 import sqlalchemy as sa
 
 from nemo_jobs.domain import names
+from nemo_jobs.domain.gpus import wanted
 from nemo_jobs.domain.model import Json, Reason, StepRecord
 from nemo_jobs.domain.retention import DEFAULT, Retention
 from nemo_jobs.domain.states import TERMINAL, State, rollup
-from nemo_jobs.store import events, outbox, tasks
+from nemo_jobs.store import events, gpus, outbox, tasks
 from nemo_jobs.store.records import dump, dump_or_none, load, load_or_none, step_record, text
 from nemo_jobs.store.sql import Row, Statement, Tx
 from nemo_jobs.store.tables import attempt, job, step
@@ -42,7 +43,8 @@ class Located:
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """What to change. `path` are the states to go through; None keeps what is there."""
+    """What to change. `path` are the states to go through; None keeps what is there. `ended` says
+    that the step's work is proven to be over, should this end or pause it."""
 
     path: tuple[State, ...] = ()
     reason: str = ""
@@ -58,6 +60,7 @@ class Move:
     removal_after: int | None = None
     retention: Retention = DEFAULT
     claim_next: bool = False
+    ended: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,13 +135,29 @@ def move(tx: Tx, at: Located, change: Move, now: int, actor: str = SERVICE) -> M
     following = _roll_up(tx, at, after, change, now, actor) if visible else None
     if after.state != before.state and (after.state in TERMINAL or after.state is State.PAUSED) and stored:
         outbox.put(tx, after, stored, now + (change.removal_after or 0), wipe_storage=False)
+    if after.state != before.state and wanted(after.spec["executor"]):
+        _devices_of(tx, after, change)
     if visible or touched:
         tx.wake("job", before.job_id)
     return Moved(after, following)
 
 
+def _devices_of(tx: Tx, after: StepRecord, change: Move) -> None:
+    """Give back what work that is proven to be over held; what may go on keeps its devices."""
+    if after.state is State.RESUMING:
+        tx.wake("gpus", after.id)
+    elif after.state in TERMINAL or after.state is State.PAUSED:
+        if change.ended:
+            gpus.free(tx, after.id)
+        else:
+            gpus.leave_queue(tx, after.id)
+
+
 def insert_step(tx: Tx, new: StepRecord, actor: str, owner: str | None, until: int | None) -> None:
     """Insert the row of a step that was just created; `owner` holds it `until` then, if anybody."""
+    wants = wanted(new.spec["executor"])
+    if wants and new.state is State.CREATED:
+        tx.wake("gpus", new.id)
     tx.count(
         _INSERT_STEP,
         {
@@ -148,6 +167,7 @@ def insert_step(tx: Tx, new: StepRecord, actor: str, owner: str | None, until: i
             "status_details": dump(new.status_details),
             "lease_owner": owner,
             "lease_until": until,
+            "gpus": wants,
             "created_by": actor,
             "updated_by": actor,
         },
@@ -310,7 +330,9 @@ def _create_next(
     row = tx.one(_PLATFORM_SPEC, {"the_attempt": after.attempt_id})
     assert row is not None, "a locked job can't be missing"  # noqa: S101
     spec: Json = load(row[0])["steps"][after.ordinal + 1]
-    held = change.claim_next and at.step.lease_token is not None
+    # One that wants devices is claimed together with them.
+    wants = wanted(spec["executor"])
+    held = change.claim_next and at.step.lease_token is not None and not wants
     created = _next_step(after, spec, at.step.lease_token if held else None, now)
     insert_step(tx, created, actor, at.lease_owner if held else None, at.lease_until if held else None)
     if not held:

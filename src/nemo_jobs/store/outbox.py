@@ -7,9 +7,11 @@ from dataclasses import dataclass
 
 import sqlalchemy as sa
 
+from nemo_jobs.domain.gpus import wanted
 from nemo_jobs.domain.model import Json, StepRecord
 from nemo_jobs.domain.names import STEP_ID
 from nemo_jobs.domain.states import TERMINAL
+from nemo_jobs.store import gpus
 from nemo_jobs.store.records import dump, load
 from nemo_jobs.store.sql import Row, Statement, Tx, listed
 from nemo_jobs.store.tables import removal, step
@@ -34,8 +36,9 @@ class Removal:
 # asked for that.
 _PUT = Statement(
     sa.text(
-        "INSERT INTO removal (key, job_id, provider, profile, host, handle, wipe_storage, due_at, tries) "
-        "VALUES (:key, :job_id, :provider, :profile, :host, :handle, :wipe_storage, :due_at, 0) "
+        "INSERT INTO removal "
+        "(key, job_id, provider, profile, host, handle, wipe_storage, due_at, tries, gpus) "
+        "VALUES (:key, :job_id, :provider, :profile, :host, :handle, :wipe_storage, :due_at, 0, :gpus) "
         "ON CONFLICT (key) DO UPDATE SET "
         "wipe_storage = CASE WHEN excluded.wipe_storage > removal.wipe_storage "
         "THEN excluded.wipe_storage ELSE removal.wipe_storage END, "
@@ -43,7 +46,7 @@ _PUT = Statement(
     )
 )
 _DUE = Statement(
-    sa.select(removal)
+    sa.select(*removal.c[Removal.__slots__])
     .where(
         removal.c.due_at <= sa.bindparam("now"),
         sa.or_(removal.c.host.is_(None), removal.c.host == sa.bindparam("host")),
@@ -53,9 +56,9 @@ _DUE = Statement(
 )
 # What was asked for meanwhile stays to be done.
 _FORGET = Statement(
-    sa.delete(removal).where(
-        removal.c.key == sa.bindparam("the_key"), removal.c.wipe_storage <= sa.bindparam("wiped")
-    )
+    sa.delete(removal)
+    .where(removal.c.key == sa.bindparam("the_key"), removal.c.wipe_storage <= sa.bindparam("wiped"))
+    .returning(removal.c.gpus)
 )
 _RETRY = Statement(
     sa.update(removal)
@@ -84,6 +87,7 @@ def put(tx: Tx, of: StepRecord, handle: Json, due_at: int, *, wipe_storage: bool
             "handle": dump(handle),
             "wipe_storage": int(wipe_storage),
             "due_at": due_at,
+            "gpus": wanted(of.spec["executor"]),
         },
     )
 
@@ -99,7 +103,9 @@ def _removal(row: Row) -> Removal:
 
 
 def forget(tx: Tx, key: str, wiped: bool) -> None:
-    tx.count(_FORGET, {"the_key": key, "wiped": int(wiped)})
+    row = tx.one(_FORGET, {"the_key": key, "wiped": int(wiped)})
+    if row is not None and row[0]:
+        gpus.removed(tx, key)
 
 
 def retry(tx: Tx, key: str, due_at: int) -> None:

@@ -6,15 +6,15 @@ Alembic costs more than a second of start-up, so it is imported only when there 
 import sqlalchemy as sa
 from sqlalchemy.schema import CreateIndex, CreateTable
 
-from nemo_jobs.store import tables_access, tables_files, tables_secrets
+from nemo_jobs.store import tables_access, tables_files, tables_gpus, tables_secrets
 from nemo_jobs.store.driver import SchemaTooNew
 from nemo_jobs.store.sql import Tx
 from nemo_jobs.store.tables import metadata
 
 #: Importing them is what puts their tables into `metadata`.
-ALL_TABLES = (tables_access, tables_files, tables_secrets)
+ALL_TABLES = (tables_access, tables_files, tables_gpus, tables_secrets)
 #: The version that `tables.py` describes; each has a migration of that number.
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 
 _READ = sa.text("SELECT value FROM meta WHERE key = 'schema_version'")
 _WRITE = sa.text(

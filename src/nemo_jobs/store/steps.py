@@ -7,6 +7,7 @@ Leases change neither `db_version` nor `updated_at`.
 """
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -16,6 +17,7 @@ from nemo_jobs.domain.model import Json, StepRecord
 from nemo_jobs.domain.retention import DEFAULT, Retention
 from nemo_jobs.domain.states import State, Trigger, advance
 from nemo_jobs.store import logs, outbox
+from nemo_jobs.store.gpu_rows import WANTING
 from nemo_jobs.store.logs import Chunk, LogBatch
 from nemo_jobs.store.moves import Located, Move, move
 from nemo_jobs.store.outbox import Removal
@@ -57,6 +59,7 @@ class Outcome:
     that has no meaning there is skipped. None keeps what is stored; `status_details` are merged.
 
     With `expect`, nothing is written when the step is in another state: a request came first.
+    An end or a pause is proven, its work is over and its devices are free, unless `proven` is False.
     """
 
     triggers: tuple[Trigger, ...] = ()
@@ -75,6 +78,7 @@ class Outcome:
     retention: Retention = DEFAULT
     claim_next: bool = True
     expect: State | None = None
+    proven: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +97,7 @@ _TOKEN = sa.bindparam("token", type_=sa.Text)
 _UNTIL = sa.bindparam("until", type_=sa.BigInteger)
 _OWNER = sa.bindparam("owner", type_=sa.Text)
 # Spelled like the conditions of the partial indexes, which are used only then.
-_WAITING = sa.text("state IN ('created', 'resuming')")
+_WAITING = sa.text("state IN ('created', 'resuming') AND gpus = 0")
 _WORKING = sa.text("state IN ('pending', 'active', 'pausing', 'cancelling')")
 _LIVE = sa.text("state NOT IN ('completed', 'error', 'cancelled')")
 _UNHELD, _IS_HELD = step.c.lease_token.is_(None), step.c.lease_token.is_not(None)
@@ -120,9 +124,10 @@ def _claim(
 
 
 _OF_PROFILE = (step.c.provider == sa.bindparam("in_provider"), step.c.profile == sa.bindparam("in_profile"))
-_WANTS_A_PLACE = (*_OF_PROFILE, _WAITING, _FREE, step.c.due_at <= _NOW)
-_CLAIM_WAITING = _claim(*_WANTS_A_PLACE, order=step.c.created_at)
-_CLAIM_WAITING_BIND = _claim(*_WANTS_A_PLACE, order=step.c.created_at, bind=True)
+_MAY_START = (*_OF_PROFILE, _FREE, step.c.due_at <= _NOW)
+_CLAIM_WAITING = _claim(*_MAY_START, _WAITING, order=step.c.created_at)
+_CLAIM_WAITING_BIND = _claim(*_MAY_START, _WAITING, order=step.c.created_at, bind=True)
+_CLAIM_WANTING = _claim(*_MAY_START, WANTING, order=step.c.created_at)
 _CLAIM_DUE = _claim(_WORKING, _UNHELD, step.c.due_at <= _NOW, order=step.c.due_at)
 _CLAIM_LAPSED = _claim(_WORKING, _IS_HELD, step.c.lease_until <= _NOW, order=step.c.lease_until)
 _CLAIM_ONE = Statement(_LEASE.where(step.c.id == sa.bindparam("step_id"), _FREE, _LIVE))
@@ -179,23 +184,31 @@ def claim_waiting(
     until: int,
     limit: int,
     bind: bool = False,
+    wanting: bool = False,
 ) -> list[StepRecord]:
     """Take the oldest steps that wait for a place on this profile; with `bind` they belong to
-    `host` from now on."""
+    `host` from now on. Those that want GPUs come with them from a pool, by `gpus.claim`; only with
+    `wanting` they are taken here, without any: where no pool serves the profile."""
     params = {
         "in_provider": provider,
         "in_profile": profile,
-        **{"owner": owner, "token": token, "host": host, "now": now, "until": until, "n": limit},
+        **{"owner": owner, "token": token, "host": host, "now": now, "until": until},
     }
-    claim = _CLAIM_WAITING_BIND if bind else _CLAIM_WAITING
-    ids = [row[0] for row in tx.run(claim, params)]
+    ids = _taken(tx, _CLAIM_WAITING_BIND if bind else _CLAIM_WAITING, params, limit)
+    if wanting and len(ids) < limit:
+        ids += _taken(tx, _CLAIM_WANTING, params, limit - len(ids))
+    return _oldest_first(_load(tx, ids))
+
+
+def _taken(tx: Tx, claim: Statement, params: Json, limit: int) -> list[str]:
+    ids = [row[0] for row in tx.run(claim, {**params, "n": limit})]
     more = bool(ids) and tx.dialect == "postgresql"
     while more and len(ids) < limit:
         # Rows that another took in between were chosen too, and are missing now.
         found = tx.run(claim, {**params, "n": limit - len(ids)})
         ids += [row[0] for row in found]
         more = bool(found)
-    return _oldest_first(_load(tx, ids))
+    return ids
 
 
 def claim_due(
@@ -255,6 +268,7 @@ def apply(tx: Tx, token: str, step_id: str, outcome: Outcome, now: int) -> Appli
         removal_after=outcome.removal_after,
         retention=outcome.retention,
         claim_next=outcome.claim_next,
+        ended=outcome.proven,
     )
     moved = move(tx, at, change, now)
     return Applied(moved.step, moved.next_step)
@@ -294,11 +308,14 @@ def void_leases(tx: Tx, owner: str) -> None:
     tx.count(_VOID, {"owner": owner})
 
 
-_WAITING_COUNTS = Statement(
-    sa.select(step.c.provider, step.c.profile, sa.func.count())
-    .where(_WAITING)
-    .group_by(step.c.provider, step.c.profile)
-)
+_WAITING_COUNTS = [
+    Statement(
+        sa.select(step.c.provider, step.c.profile, sa.func.count())
+        .where(waiting)
+        .group_by(step.c.provider, step.c.profile)
+    )
+    for waiting in (_WAITING, WANTING)
+]
 _LAST_REPORT = Statement(
     sa.select(sa.func.max(task.c.reported_at)).where(
         task.c.step_id == sa.bindparam("the_step"), task.c.state == sa.literal_column("'active'")
@@ -308,7 +325,10 @@ _LAST_REPORT = Statement(
 
 def waiting_counts(tx: Tx) -> dict[tuple[str, str], int]:
     """How many steps wait for a place, by (provider, profile)."""
-    return {(provider, profile): n for provider, profile, n in tx.run(_WAITING_COUNTS)}
+    found: Counter[tuple[str, str]] = Counter()
+    for waiting in _WAITING_COUNTS:
+        found.update({(provider, profile): n for provider, profile, n in tx.run(waiting)})
+    return dict(found)
 
 
 def waiting_of(tx: Tx, step_ids: Iterable[str]) -> list[StepRecord]:

@@ -170,6 +170,8 @@ step = sa.Table(
     sa.Column("active_used", Big, nullable=False),
     sa.Column("stop_reason", Text),  # why the engine is ending the work by itself
     sa.Column("log_cursor", Text),
+    # How many GPUs of a shared pool its spec asks for.
+    sa.Column("gpus", Int, nullable=False, server_default="0"),
     sa.Column("created_at", Big, nullable=False),
     sa.Column("created_by", Text),
     sa.Column("updated_at", Big, nullable=False),
@@ -194,8 +196,15 @@ step = sa.Table(
         "provider",
         "profile",
         "created_at",
-        sqlite_where=sa.text("state IN ('created', 'resuming')"),
-        postgresql_where=sa.text("state IN ('created', 'resuming')"),
+        sqlite_where=sa.text("state IN ('created', 'resuming') AND gpus = 0"),
+        postgresql_where=sa.text("state IN ('created', 'resuming') AND gpus = 0"),
+    ),
+    sa.Index(
+        "step_waiting_for_gpus",
+        "created_at",
+        "id",
+        sqlite_where=sa.text("state IN ('created', 'resuming') AND gpus > 0"),
+        postgresql_where=sa.text("state IN ('created', 'resuming') AND gpus > 0"),
     ),
 )
 
@@ -274,5 +283,6 @@ removal = sa.Table(
     sa.Column("wipe_storage", Int, nullable=False),
     sa.Column("due_at", Big, nullable=False, index=True),
     sa.Column("tries", Int, nullable=False),
+    sa.Column("gpus", Int, nullable=False, server_default="0"),  # that its work may hold
     sqlite_with_rowid=False,
 )
