@@ -8,7 +8,8 @@ MOST_CHARACTERS = 1000
 
 _SPACE = re.compile(r"\s+")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]+")
-_LOGIN = re.compile(r"(?i)(://)[^/@\s\"']+@")
+_LOGIN = re.compile(r"(://)[^/@\s\"']+@")
+_QUERY = re.compile(r"(://[^?\s\"']+\?)[^\s\"']+")
 
 
 class EngineError(Exception):
@@ -41,10 +42,10 @@ class EngineAway(Exception):
 
 
 def one_line(text: str, most: int = MOST_CHARACTERS) -> str:
-    """Text from outside as one bounded line, without control characters and without the user and
-    password that an address in it may hold."""
+    """Text from outside as one bounded line, without control characters and without what addresses
+    in it may hold of secrets: users, passwords, signed queries."""
     line = _SPACE.sub(" ", _CONTROL.sub(" ", text[: most * 4])).strip()
-    line = _LOGIN.sub(r"\1", line)
+    line = _QUERY.sub(r"\1…", _LOGIN.sub(r"\1", line))
     return line if len(line) <= most else line[: most - 1].rstrip() + "…"
 
 
