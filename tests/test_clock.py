@@ -3,7 +3,7 @@
 import pytest
 
 from nemo_jobs.clock import SystemClock
-from nemo_jobs.domain.decide import Limits, Stop, View, Wait, decide
+from nemo_jobs.domain.decide import Limits, Since, Stop, View, Wait, decide
 from nemo_jobs.domain.states import State
 from tests.domain.test_decide import _step
 
@@ -44,9 +44,9 @@ def test_c058_limits_hold_over_a_step_of_the_clock(step: float) -> None:
     work = _step(State.ACTIVE, active_since=started)
     machine.wall += step
     machine.pass_by(20)
-    assert isinstance(decide(work, running, limits, clock.now(), started), Wait)
+    assert isinstance(decide(work, running, limits, clock.now(), Since(started)), Wait)
     machine.pass_by(101)
-    assert isinstance(decide(work, running, limits, clock.now(), clock.now()), Stop)
+    assert isinstance(decide(work, running, limits, clock.now(), Since(clock.now())), Stop)
 
 
 def test_a_slewed_clock_is_followed() -> None:

@@ -11,6 +11,7 @@ from nemo_jobs.domain.decide import (
     SECOND,
     Limits,
     Record,
+    Since,
     Stop,
     Submit,
     TaskView,
@@ -91,8 +92,8 @@ def test_pending_too_long_is_stopped_and_names_the_limit() -> None:
 
 def test_staleness_counts_from_the_last_sign_of_life() -> None:
     step = _step(State.ACTIVE)
-    assert isinstance(decide(step, RUNNING, LIMITS, T0 + 40 * SECOND, T0 + 20 * SECOND), Wait)
-    action = decide(step, RUNNING, LIMITS, T0 + 50 * SECOND, T0 + 20 * SECOND)
+    assert isinstance(decide(step, RUNNING, LIMITS, T0 + 40 * SECOND, Since(silent=T0 + 20 * SECOND)), Wait)
+    action = decide(step, RUNNING, LIMITS, T0 + 50 * SECOND, Since(silent=T0 + 20 * SECOND))
     assert isinstance(action, Stop)
     assert action.reason is Reason.STALE
 
@@ -146,7 +147,7 @@ def test_every_live_step_gets_an_action_with_a_bounded_wait(
     now = T0 + later * SECOND
     view = View(phase) if phase else None
     step = _step(state, stop_reason=stop_reason)
-    action = decide(step, view, LIMITS, now, None if silent is None else T0 + silent * SECOND)
+    action = decide(step, view, LIMITS, now, Since(None if silent is None else T0 + silent * SECOND))
     if isinstance(action, Wait | Stop):
         assert now <= action.look_at <= now + RECHECK
     if isinstance(action, Record) and action.ended:

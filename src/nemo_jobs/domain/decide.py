@@ -88,23 +88,57 @@ Action = Submit | Stop | Record | Wait
 RECHECK = 60 * SECOND
 
 
+#: What is over when the backend shows work that runs as it should.
+_PASSING = frozenset({Reason.SUSPENDED, Reason.BACKEND_UNAVAILABLE, Reason.SECRETS_UNAVAILABLE})
+
+
+@dataclass(frozen=True, slots=True)
+class Since:
+    """Times that the record doesn't hold. `silent` is the last sign of life of the liveliest active
+    task, None when there is nothing to compare; `pending` when the step began to be prepared or
+    started without having to wait for devices, None: as the record says."""
+
+    silent: int | None = None
+    pending: int | None = None
+
+
+_AS_RECORDED = Since()
+
+
 def decide(
-    step: StepRecord, view: View | None, limits: Limits, now: int, silent_since: int | None = None
+    step: StepRecord, view: View | None, limits: Limits, now: int, since: Since = _AS_RECORDED
 ) -> Action:
     """The next action for `step`.
 
-    `view` is None when the step was never submitted. `silent_since` is the time of the last
-    sign of life of the liveliest active task, None when there is nothing to compare.
+    `view` is None when nothing was submitted for its present run, which is certain: a pending step
+    is being prepared then.
     """
     if step.state in (State.CREATED, State.RESUMING) and view is None:
         return Submit(step.generation + (step.state is State.RESUMING))
     if step.state in (State.CANCELLING, State.PAUSING):
         return _ending(step, view, limits, now)
+    if view is None and step.state is State.PENDING:
+        return _preparing(step, limits, now, since)
     if view is None:
         return _lost(step, "its workload was never found")
     if view.phase in ("waiting", "running"):
-        return _working(step, view, limits, now, silent_since)
+        return _working(step, view, limits, now, since)
     return _ended(step, view)
+
+
+def _preparing(step: StepRecord, limits: Limits, now: int, since: Since) -> Action:
+    overdue = _overdue(step, limits, now, since)
+    if overdue is None:
+        return Submit(step.generation)
+    reason, text = overdue
+    if step.message:
+        text = f"{text}; last: {step.message}"
+    return Record((Trigger.EXPIRED,), reason, text, {"message": text, "reason": str(reason)}, ended=True)
+
+
+def next_deadline(step: StepRecord, limits: Limits, since: Since) -> int | None:
+    """When a limit of a step that is being prepared or started is over; None: none is."""
+    return min((at for at, _, _ in _deadlines(step, limits, since)), default=None)
 
 
 def _ending(step: StepRecord, view: View | None, limits: Limits, now: int) -> Action:
@@ -122,7 +156,7 @@ def _ending(step: StepRecord, view: View | None, limits: Limits, now: int) -> Ac
     return Record((Trigger.STOPPED,), asked, text, ended=True)
 
 
-def _working(step: StepRecord, view: View, limits: Limits, now: int, silent_since: int | None) -> Action:
+def _working(step: StepRecord, view: View, limits: Limits, now: int, since: Since) -> Action:
     if step.stop_reason:
         text = step.message or "a limit was reached"
         look = now + int((limits.grace + 5) * SECOND)
@@ -130,38 +164,51 @@ def _working(step: StepRecord, view: View, limits: Limits, now: int, silent_sinc
     if view.phase == "running" and step.state is not State.ACTIVE:
         triggers = (Trigger.SUBMITTED, Trigger.STARTED)
         return Record(
-            triggers, Reason.RUNNING, view.message or "running", look_at=_next_look(step, limits, now, None)
+            triggers,
+            Reason.RUNNING,
+            view.message or "running",
+            look_at=_next_look(step, limits, now, _AS_RECORDED),
         )
     if view.phase == "waiting" and step.state in (State.CREATED, State.RESUMING):
         return Record(
             (Trigger.SUBMITTED,), Reason(view.reason or Reason.STARTING), view.message or "starting"
         )
-    overdue = _overdue(step, limits, now, silent_since)
+    overdue = _overdue(step, limits, now, since)
     if overdue is not None:
         reason, text = overdue
         return Stop(limits.grace, reason, text, mark=True, look_at=now + int((limits.grace + 5) * SECOND))
-    if (
-        view.phase == "waiting"
-        and (view.message, view.reason) != (step.message, step.reason)
-        and view.message
-    ):
-        return Record((), Reason(view.reason or Reason.STARTING), view.message)
-    return Wait(_next_look(step, limits, now, silent_since))
+    told = _told(step, view)
+    if told is not None:
+        return told
+    return Wait(_next_look(step, limits, now, since))
 
 
-def _overdue(
-    step: StepRecord, limits: Limits, now: int, silent_since: int | None
-) -> tuple[Reason, str] | None:
-    for deadline, reason, text in _deadlines(step, limits, silent_since):
+def _told(step: StepRecord, view: View) -> Record | None:
+    """What the backend says about work that goes on, where that is new."""
+    running = view.phase == "running"
+    usual = Reason.RUNNING if running else Reason.STARTING
+    reason, text = Reason(view.reason or usual), view.message
+    if running and not view.reason:
+        # Only an exception is worth a word while it runs, and its end.
+        return Record((), usual, text or "running") if step.reason in _PASSING else None
+    if not text or (text, reason) == (step.message, step.reason):
+        return None
+    return Record((), reason, text)
+
+
+def _overdue(step: StepRecord, limits: Limits, now: int, since: Since) -> tuple[Reason, str] | None:
+    for deadline, reason, text in _deadlines(step, limits, since):
         if now >= deadline:
             return reason, text
     return None
 
 
-def _deadlines(step: StepRecord, limits: Limits, silent_since: int | None) -> list[tuple[int, Reason, str]]:
+def _deadlines(step: StepRecord, limits: Limits, since: Since) -> list[tuple[int, Reason, str]]:
     found: list[tuple[int, Reason, str]] = []
-    if step.state is State.PENDING and limits.before_active:
-        at = max(step.created_at, step.since) + limits.before_active * SECOND
+    # A step that waits for devices has as much time as it takes.
+    waits = step.reason == Reason.WAITING_FOR_GPUS
+    if step.state is State.PENDING and limits.before_active and not waits:
+        at = max(step.created_at, since.pending or step.since) + limits.before_active * SECOND
         text = (
             f"it was not running {limits.before_active} s after it was scheduled (ttl_seconds_before_active)"
         )
@@ -175,15 +222,15 @@ def _deadlines(step: StepRecord, limits: Limits, silent_since: int | None) -> li
             if limit:
                 text = f"it ran longer than {limit} s ({name})"
                 found.append((start + limit * SECOND, Reason.ACTIVE_TIMEOUT, text))
-        if limits.staleness and silent_since is not None:
+        if limits.staleness and since.silent is not None:
             text = f"no task reported for {limits.staleness} s (lifecycle.staleness_timeout_seconds)"
-            at = max(silent_since, step.active_since) + limits.staleness * SECOND
+            at = max(since.silent, step.active_since) + limits.staleness * SECOND
             found.append((at, Reason.STALE, text))
     return found
 
 
-def _next_look(step: StepRecord, limits: Limits, now: int, silent_since: int | None) -> int:
-    soonest = min((at for at, _, _ in _deadlines(step, limits, silent_since)), default=now + RECHECK)
+def _next_look(step: StepRecord, limits: Limits, now: int, since: Since) -> int:
+    soonest = min((at for at, _, _ in _deadlines(step, limits, since)), default=now + RECHECK)
     return max(now, min(soonest, now + RECHECK))
 
 

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from nemo_jobs.backends.api import PlatformInfo
 from nemo_jobs.domain.clock import Clock
-from nemo_jobs.domain.model import StepRecord
+from nemo_jobs.domain.model import Json, StepRecord
 from nemo_jobs.domain.retention import DEFAULT, Retention
 from nemo_jobs.files.objects import ObjectStore
 from nemo_jobs.store.results import Gathered
@@ -32,7 +32,13 @@ class Records(Protocol):
 
     async def inheritance(self, step: StepRecord) -> Inheritance: ...
 
+    async def run_before(self, step_id: str) -> Json | None: ...
+
     async def task_token(self, step: StepRecord) -> str: ...
+
+    async def take_devices(self, step: StepRecord) -> tuple[str, ...] | None: ...
+
+    async def release_devices(self, step: StepRecord) -> None: ...
 
     async def announce(self, keys: Sequence[str]) -> None: ...
 

@@ -65,5 +65,6 @@ class Finish:
             error_details=action.error,
             logs=self._rest_of_log,
             removal_after=0 if at_once else config.ttl_seconds_after_finished * 1_000_000,
+            kept=self._backend.capabilities.resumes,
             claim_next=False,
         )

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import assert_never
 
 from nemo_jobs.backends import api
-from nemo_jobs.backends.api import Backend, Finds, Handle, Observation, Plan
+from nemo_jobs.backends.api import Backend, Finds, Handle, Observation, Plan, Preparing
 from nemo_jobs.domain import decide as rules
 from nemo_jobs.domain.model import Json, Reason, StepRecord, run_key
 from nemo_jobs.domain.profiles import Profile
@@ -15,6 +15,7 @@ from nemo_jobs.engine.around import Alarm, LeaseLost, Surroundings
 from nemo_jobs.engine.collect import Collector
 from nemo_jobs.engine.finish import Finish
 from nemo_jobs.engine.hidden import Hidden, why_away
+from nemo_jobs.engine.prepare import GaveUp, Start, still_wanted
 from nemo_jobs.store.steps import LogBatch, Outcome
 
 log = logging.getLogger(__name__)
@@ -24,6 +25,9 @@ log = logging.getLogger(__name__)
 SHORT_JOB = 0.008
 #: From so many results on, in number or in bytes, the step tells that they are being stored.
 MANY_FILES, MANY_BYTES = 100, 64 << 20
+#: Looks at a step that is being prepared until its record is read again, and the seconds from which
+#: on it is at each look.
+LOOKS = 5
 #: The longest pause between two tries to reach a backend, in seconds.
 MAX_RETRY = 30.0
 
@@ -49,6 +53,9 @@ class Follower:
         self._collected = False
         self._end = Finish(shared, profile, backend)
         self._alarm = Alarm(shared.clock)
+        self._start = Start(shared, profile, backend, self._hidden, self._alarm)
+        self._pending_since = step.since if step.state is State.PENDING else None
+        self._looks = 0
         self._failures = 0
 
     @property
@@ -71,7 +78,7 @@ class Follower:
         reason, text = Reason.SERVICE_STOPPED, "ended because the service was stopped (on_shutdown: stop)"
         if self.step.state in (State.PENDING, State.ACTIVE):
             await self._apply(Outcome(reason=reason, message=text, stop_reason=reason), durable=True)
-        await self.backend.stop(self.handle, plans.limits_of(self.step, self.profile).grace)
+        await self.backend.stop(self.handle, self._limits().grace)
 
     async def run(self) -> None:
         """Until the step needs nobody any more, or somebody else holds it."""
@@ -87,9 +94,7 @@ class Follower:
 
     async def _turn(self) -> bool:
         """One round; True when it was the last."""
-        if self._alarm.requested:
-            self._alarm.requested = False
-            await self._reload()
+        await self._hear()
         if self.step.state not in _HELD:
             await self._let_go()
             return True
@@ -100,12 +105,18 @@ class Follower:
             await self._backend_away(error)
             return False
 
+    async def _hear(self) -> None:
+        """Read the record again if somebody asked for that."""
+        if self._alarm.requested:
+            self._alarm.requested = False
+            await self._reload()
+
     async def _act(self) -> bool:
         observation = self._observation
-        limits = plans.limits_of(self.step, self.profile)
+        limits = self._limits()
         view = plans.view_of(observation) if observation else None
-        silent = await self._silent_since(limits)
-        action = rules.decide(self.step, view, limits, self._clock.now(), silent)
+        since = self._since(await self._silent_since(limits))
+        action = rules.decide(self.step, view, limits, self._clock.now(), since)
         match action:
             case rules.Submit():
                 await self._submit(action.generation)
@@ -142,8 +153,7 @@ class Follower:
         """A workload that was started without its handle being recorded."""
         generations = (self.step.generation + 1, self.step.generation)
         for generation in generations[: 1 if self._recorded else 2]:
-            plan = plans.make_plan(self.step, generation, self.profile, self._shared.platform)
-            handle = await self._started(plan)
+            handle = await self._started(await self._start.plan(self.step, generation))
             if handle is not None:
                 self._generation = generation
                 return handle
@@ -170,21 +180,55 @@ class Follower:
             self._collector.start()
 
     async def _submit(self, generation: int) -> None:
-        plan = plans.make_plan(self.step, generation, self.profile, self._shared.platform)
-        if self.step.attempt_seq:
-            plan = plans.with_storage(plan, await self._records.inheritance(self.step))
-        if token := await self._records.task_token(self.step):
-            plan = replace(plan, token=token)
         self._generation = generation
+        plan = await self._start.plan(self.step, generation)
         try:
-            self.handle = await self.backend.submit(await self._hidden.given(plan))
+            found = await self._start.waits(self.step, plan) or await self._start.complete(self.step, plan)
+            self._failures = 0
+            if isinstance(found, Preparing):
+                await self._wait_for(found)
+            else:
+                await self._hand_over(found)
         except api.Rejected as error:
             await self._refused(error)
+
+    async def _wait_for(self, found: Preparing) -> None:
+        await self._tell(found.reason, found.message)
+        until = self._clock.now() + int(found.look_after * 1e6)
+        deadline = rules.next_deadline(self.step, self._limits(), self._since())
+        self._looks += 1
+        # Reading the record at each look would cost more than the look.
+        look = found.look_after >= LOOKS or self._looks % LOOKS == 0
+        await self._alarm.rest(until if deadline is None else min(until, deadline), look=look)
+
+    async def _hand_over(self, plan: Plan) -> None:
+        try:
+            self.handle = await self._start.submit(plan, self._go_on)
+        except GaveUp:
+            self._uncertain = True
+            return
         except api.Unavailable:
             self._uncertain = True
             raise
-        if self.handle is not None:
-            await self._alarm.rest(self._clock.now() + int(SHORT_JOB * 1e6), look=False)
+        await self._alarm.rest(self._clock.now() + int(SHORT_JOB * 1e6), look=False)
+
+    async def _go_on(self, stage: str) -> bool:
+        """While a start lasts: tell of it. False when nobody wants it any more."""
+        await self._hear()
+        deadline = rules.next_deadline(self.step, self._limits(), self._since())
+        if not still_wanted(self.step) or (deadline is not None and self._clock.now() >= deadline):
+            return False
+        if stage:
+            await self._tell(Reason.STARTING, stage)
+        return still_wanted(self.step)
+
+    async def _tell(self, reason: str, message: str) -> None:
+        """Record what a start waits for. Its run has a number from now on, and no handle yet."""
+        begins = self.step.state in WAITING and reason != Reason.WAITING_FOR_GPUS
+        if begins or (reason, message) != (self.step.reason, self.step.message):
+            triggers = (Trigger.SUBMITTED,) if begins else ()
+            generation = self._generation if self.step.state is State.PENDING or begins else None
+            await self._apply(Outcome(triggers, reason, message, generation=generation), durable=False)
 
     async def _refused(self, error: api.Rejected) -> None:
         text = f"{self.step.name}: {error}"
@@ -212,7 +256,7 @@ class Follower:
         if self.handle is not None and (
             self._observation is None or self._observation.phase not in api.ENDED
         ):
-            await self.backend.stop(self.handle, plans.limits_of(self.step, self.profile).grace)
+            await self.backend.stop(self.handle, self._limits().grace)
 
     async def _finish(self, action: rules.Record) -> bool:
         if self._collector is not None:
@@ -220,7 +264,7 @@ class Follower:
             self._collector = None
         if not self._end.gathered:
             before = self.step
-            grace = plans.limits_of(self.step, self.profile).grace
+            grace = self._limits().grace
             await self._end.gather(self.step.id, self.handle, grace, self._tell_of_results)
             if self.step is not before:
                 return False  # it took a while: the end is decided on what is true now
@@ -263,7 +307,7 @@ class Follower:
         applied = await self._records.apply(self.step.id, outcome, durable=durable)
         if applied is None:
             raise LeaseLost
-        self.step = applied.step
+        self._now_is(applied.step)
         self._recorded = self._recorded or (self.handle is not None and applied.written)
 
     def _host(self, handle: Handle) -> str | None:
@@ -276,7 +320,22 @@ class Follower:
             step = await self._records.peek(self.step.id)
             if step is None or step.state in _HELD:
                 raise LeaseLost
+        self._now_is(step)
+
+    def _now_is(self, step: StepRecord) -> None:
+        """`step` is what is recorded now. Waiting for devices doesn't count as pending."""
+        waited = Reason.WAITING_FOR_GPUS in (self.step.reason, step.reason)
+        if step.state is not State.PENDING:
+            self._pending_since = None
+        elif self._pending_since is None or waited:
+            self._pending_since = step.since
         self.step = step
+
+    def _limits(self) -> rules.Limits:
+        return plans.limits_of(self.step, self.profile)
+
+    def _since(self, silent: int | None = None) -> rules.Since:
+        return rules.Since(silent, self._pending_since)
 
     async def _silent_since(self, limits: rules.Limits) -> int | None:
         if not limits.staleness or self.step.state is not State.ACTIVE:

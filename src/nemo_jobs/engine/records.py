@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from nemo_jobs.domain.clock import Clock
 from nemo_jobs.domain.gpus import wanted
-from nemo_jobs.domain.model import StepRecord, Unavailable
+from nemo_jobs.domain.model import Json, StepRecord, Unavailable
 from nemo_jobs.store import files, gpus, results, steps
 from nemo_jobs.store.db import Database
 from nemo_jobs.store.results import Gathered
@@ -55,6 +55,9 @@ class LeasedRecords:
 
     async def inheritance(self, step: StepRecord) -> Inheritance:
         return await self._patiently(inheritance, step)
+
+    async def run_before(self, step_id: str) -> Json | None:
+        return await self._patiently(steps.run_before, step_id)
 
     async def task_token(self, step: StepRecord) -> str:
         """The token for the task of a step that is about to start; empty while none is asked for.

@@ -44,7 +44,8 @@ class Located:
 @dataclass(frozen=True, slots=True)
 class Move:
     """What to change. `path` are the states to go through; None keeps what is there. `ended` says
-    that the step's work is proven to be over, should this end or pause it."""
+    that the step's work is proven to be over, should this end or pause it; `kept` that paused work
+    stays at its backend until the step has ended."""
 
     path: tuple[State, ...] = ()
     reason: str = ""
@@ -58,6 +59,7 @@ class Move:
     stop_reason: str | None = None
     due_at: int | None = None
     removal_after: int | None = None
+    kept: bool = False
     retention: Retention = DEFAULT
     claim_next: bool = False
     ended: bool = False
@@ -133,7 +135,8 @@ def move(tx: Tx, at: Located, change: Move, now: int, actor: str = SERVICE) -> M
     if after.state != before.state and after.state in (State.CANCELLED, State.ERROR):
         touched = tasks.finalise(tx, after, now) or touched
     following = _roll_up(tx, at, after, change, now, actor) if visible else None
-    if after.state != before.state and (after.state in TERMINAL or after.state is State.PAUSED) and stored:
+    over = after.state in TERMINAL or (after.state is State.PAUSED and not change.kept)
+    if after.state != before.state and over and stored:
         outbox.put(tx, after, stored, now + (change.removal_after or 0), wipe_storage=False)
     if after.state != before.state and wanted(after.spec["executor"]):
         _devices_of(tx, after, change)

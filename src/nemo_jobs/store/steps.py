@@ -21,7 +21,7 @@ from nemo_jobs.store.gpu_rows import WANTING
 from nemo_jobs.store.logs import Chunk, LogBatch
 from nemo_jobs.store.moves import Located, Move, move
 from nemo_jobs.store.outbox import Removal
-from nemo_jobs.store.records import dump, step_record, steps_joined
+from nemo_jobs.store.records import dump, load_or_none, step_record, steps_joined
 from nemo_jobs.store.sql import Statement, Tx, listed
 from nemo_jobs.store.tables import attempt, job, step, task
 from nemo_jobs.store.tasks import TaskChange
@@ -47,6 +47,7 @@ __all__ = [
     "release",
     "reload",
     "retry_removal",
+    "run_before",
     "void_leases",
     "waiting_counts",
     "waiting_of",
@@ -75,6 +76,7 @@ class Outcome:
     due_at: int | None = None
     logs: LogBatch | None = None
     removal_after: int | None = None  # microseconds after the end
+    kept: bool = False  # should this pause it: its work stays, for the run that goes on with it
     retention: Retention = DEFAULT
     claim_next: bool = True
     expect: State | None = None
@@ -141,6 +143,7 @@ _HELD = Statement(
 _HELD_READ = Statement(
     steps_joined().where(step.c.id == sa.bindparam("step_id"), step.c.lease_token == sa.bindparam("token"))
 )
+_HANDLE = Statement(sa.select(step.c.handle).where(step.c.id == sa.bindparam("step_id")))
 _ALL_HELD = Statement(steps_joined().where(step.c.lease_token == sa.bindparam("token")))
 _SET_CURSOR = Statement(
     sa.update(step)
@@ -241,6 +244,12 @@ def peek(tx: Tx, step_id: str) -> StepRecord | None:
     return found[0] if found else None
 
 
+def run_before(tx: Tx, step_id: str) -> Json | None:
+    """The handle of the last run that the step recorded, whatever its number; None: none."""
+    row = tx.one(_HANDLE, {"step_id": step_id})
+    return load_or_none(row[0]) if row else None
+
+
 def apply(tx: Tx, token: str, step_id: str, outcome: Outcome, now: int) -> Applied | None:
     """Record `outcome`; None, and nothing written, when the lease is gone."""
     row = tx.one(_HELD, {"step_id": step_id, "token": token})
@@ -266,6 +275,7 @@ def apply(tx: Tx, token: str, step_id: str, outcome: Outcome, now: int) -> Appli
         stop_reason=outcome.stop_reason,
         due_at=outcome.due_at,
         removal_after=outcome.removal_after,
+        kept=outcome.kept,
         retention=outcome.retention,
         claim_next=outcome.claim_next,
         ended=outcome.proven,
