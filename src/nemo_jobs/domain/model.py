@@ -34,6 +34,7 @@ class Reason(StrEnum):
     REJECTED = "rejected"
     LOST = "lost"
     HOST_RESTARTED = "host_restarted"
+    ENGINE_RESTARTED = "engine_restarted"  # the container engine ended the work with itself
     BEFORE_ACTIVE_TIMEOUT = "before_active_timeout"
     ACTIVE_TIMEOUT = "active_timeout"
     STALE = "stale"
