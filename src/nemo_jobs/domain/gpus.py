@@ -138,7 +138,7 @@ def _chosen(found: Sequence[Device], reserved: Reserved, source: Source, at: int
     chosen: dict[str, Device] = {}
     missing = []
     for id in reserved.ids:
-        matching = [device for device in found if _is(device, id)]
+        matching = [device for device in found if means(id, device.id, device.uuid, device.index)]
         if not matching:
             missing.append(id)
         for device in matching:
@@ -154,9 +154,9 @@ def _chosen(found: Sequence[Device], reserved: Reserved, source: Source, at: int
     return Stock(tuple(chosen.values()), source, notes, at)
 
 
-def _is(device: Device, id: str) -> bool:
+def means(id: str, known_as: str, uuid: str, index: str) -> bool:
     """Whether a configured id means this device; a GPU's number means all parts that it is cut into."""
-    return id in (device.id, device.uuid, device.index) or device.index.partition(":")[0] == id
+    return id in (known_as, uuid, index) or (":" in index and index.partition(":")[0] == id)
 
 
 class Turn(StrEnum):

@@ -97,6 +97,7 @@ _STEPS = Statement(
         sa.select(
             *(step.c.id, step.c.gpus, step.c.created_at, step.c.provider, step.c.profile, step.c.host),
             *(step.c.lease_until, step.c.due_at, step.c.workspace, job.c.name, step.c.name),
+            *(step.c.reason, step.c.message),
         )
         .join(job, step.c.job_id == job.c.id)
         .where(
@@ -122,6 +123,11 @@ def lock(tx: Tx, pool: str) -> bool:
 def devices(tx: Tx, pool: str) -> list[DeviceRow]:
     """All devices of the pool, and those that left it and are still held, in their order."""
     return [DeviceRow(*row) for row in tx.run(_DEVICES, {"in_pool_of": pool})]
+
+
+def held(tx: Tx, pool: str, holder: str) -> tuple[str, ...]:
+    """The devices that this holder has."""
+    return tuple(row.id for row in devices(tx, pool) if row.holder == holder)
 
 
 def queue(

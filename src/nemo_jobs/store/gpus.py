@@ -17,7 +17,17 @@ import sqlalchemy as sa
 from nemo_jobs.domain.gpus import Turn, turn
 from nemo_jobs.domain.model import StepRecord, run_key
 from nemo_jobs.domain.names import STEP_ID
-from nemo_jobs.store.gpu_rows import RESERVATION, WANTING, Request, about_step, devices, lock, possible, queue
+from nemo_jobs.store.gpu_rows import (
+    RESERVATION,
+    WANTING,
+    Request,
+    about_step,
+    devices,
+    held,
+    lock,
+    possible,
+    queue,
+)
 from nemo_jobs.store.records import step_record, steps_joined
 from nemo_jobs.store.sql import Statement, Tx, listed
 from nemo_jobs.store.tables import job, removal, step
@@ -37,6 +47,15 @@ class Claim:
     until: int
     places: Mapping[Key, int]
     bind: frozenset[Key] = field(default_factory=frozenset)
+
+
+@dataclass(frozen=True, slots=True)
+class Claimed:
+    """Steps that were claimed with their devices, and the profiles for which others have devices there
+    and no place."""
+
+    steps: list[StepRecord]
+    no_place: frozenset[Key] = frozenset()
 
 
 _POOL: sa.BindParameter[str] = sa.bindparam("in_pool_of")
@@ -124,13 +143,13 @@ _STATE_OF = Statement(sa.select(step.c.state, step.c.generation).where(step.c.id
 _OTHER_REMOVALS = Statement(sa.select(removal.c.key).where(removal.c.key.startswith(sa.bindparam("prefix"))))
 
 
-def claim(tx: Tx, pool: str, by: Claim, now: int) -> list[StepRecord]:
+def claim(tx: Tx, pool: str, by: Claim, now: int) -> Claimed:
     """Serve the queue of the pool in order of age: claim steps together with their devices. Durable,
     always: work must never run on devices that the database forgot to be taken."""
     if not lock(tx, pool):
-        return []
+        return Claimed([])
     taken: list[str] = []
-    places = dict(by.places)
+    places, no_place = dict(by.places), set()
 
     def take(asking: Request) -> bool:
         row = asking.step
@@ -138,7 +157,10 @@ def claim(tx: Tx, pool: str, by: Claim, now: int) -> list[StepRecord]:
         if (row[6] or 0) > now or row[7] > now:
             return False
         key = (row[3], row[4])
-        if places.get(key, 0) <= 0 or not _may_have_place(tx, by, key, places[key], row[2], now):
+        if key not in places:
+            return False
+        if places[key] <= 0 or not _may_have_place(tx, by, key, places[key], row[2], now):
+            no_place.add(key)
             return False
         params = {"step_id": row[0], "host": by.host, "now": now}
         lease = {"owner": by.owner, "token": by.token, "until": by.until}
@@ -150,7 +172,8 @@ def claim(tx: Tx, pool: str, by: Claim, now: int) -> list[StepRecord]:
 
     serve(tx, pool, now, by.token, take)
     rows = tx.run(_BY_IDS, {"ids": json.dumps(taken)}) if taken else []
-    return sorted(map(step_record, rows), key=lambda record: (record.created_at, record.id))
+    steps = sorted(map(step_record, rows), key=lambda record: (record.created_at, record.id))
+    return Claimed(steps, frozenset(no_place))
 
 
 def _may_have_place(tx: Tx, by: Claim, key: Key, free: int, created_at: int, now: int) -> bool:
@@ -193,11 +216,6 @@ def _give(tx: Tx, pool: str, to: Request, chosen: list[str], token: str | None, 
     if to.step is None and not to.holder.startswith(RESERVATION):
         tx.count(_UNASK, {"in_pool_of": pool, "the_holder": to.holder})
         tx.wake("work", to.holder)
-
-
-def held(tx: Tx, pool: str, holder: str) -> tuple[str, ...]:
-    """The devices that this holder has."""
-    return tuple(row.id for row in devices(tx, pool) if row.holder == holder)
 
 
 def take_devices(tx: Tx, pool: str, token: str, step_id: str, now: int) -> tuple[str, ...] | None:
