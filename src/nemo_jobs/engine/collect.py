@@ -123,7 +123,7 @@ class Collector:
 
     async def _accept(self, piece: LogPiece) -> None:
         if piece.truncated:
-            self._mark(piece.task, f"{piece.truncated} bytes of output were lost before this line")
+            self._mark(piece.task, _lost(piece.truncated))
         if self._cloak and self._cloak.withheld and not self._full:
             self._full = True
             self._mark(piece.task, f"this output is withheld: {self._cloak.withheld}")
@@ -256,3 +256,9 @@ class Collector:
             self._splitters.clear()  # nothing comes behind the marker, unfinished lines included
             self._masked.clear()
         return True
+
+
+def _lost(count: int) -> str:
+    if count < 0:
+        return "some output was lost before this line, nobody knows how much"
+    return f"{count} bytes of output were lost before this line"
