@@ -381,7 +381,7 @@ def test_other_threads_go_on_while_json_is_read(monkeypatch):
     try:
         other.start()
         with pytest.raises(payload.TooLarge):
-            list(json_form.decode(body, 0))
+            list(json_form.decode(body, 0, lambda source: None))
     finally:
         done.set()
         other.join()

@@ -32,7 +32,7 @@ from nemo_jobs.otlp.payload import (
     decompressed,
 )
 from nemo_jobs.store import ingest as store
-from nemo_jobs.store.chunks import Chunk, pack_runs
+from nemo_jobs.store.chunks import Chunk, pack_heads
 
 if TYPE_CHECKING:
     from nemo_jobs.otlp.records import Piece
@@ -153,16 +153,15 @@ def _pieces(data: bytes, form: Form, now: int) -> "Iterator[Piece]":
     if form is Form.PROTOBUF:
         from nemo_jobs.otlp import protobuf
 
-        return protobuf.decode(data, now * 1000)
+        return protobuf.decode(data, now * 1000, lambda source: None)
     from nemo_jobs.otlp import json_form
 
-    return json_form.decode(data, now * 1000)
+    return json_form.decode(data, now * 1000, lambda source: None)
 
 
 def _chunk(piece: "Piece") -> Chunk:
-    codec, data = pack_runs(piece.runs, b"".join(piece.lines))
-    count = sum(run[0] for run in piece.runs)
-    return Chunk("", piece.runs[0][2], piece.runs[0][1], count, data, codec, piece.size)
+    codec, data = pack_heads(piece.heads, b"".join(piece.lines))
+    return Chunk("", piece.stream, piece.at, piece.count, data, codec, piece.size)
 
 
 def _partial(refused: Counter[str]) -> dict[str, int | str] | None:

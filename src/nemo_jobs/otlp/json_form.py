@@ -5,14 +5,14 @@ from collections.abc import Iterator
 from typing import Any
 
 from nemo_jobs.otlp.payload import MAX_ENTRIES, MAX_RESOURCES, BadPayload, TooLarge
-from nemo_jobs.otlp.records import Piece, Record, Value, pieces, source_of
+from nemo_jobs.otlp.records import Masks, Piece, Record, Value, pieces, source_of
 from nemo_jobs.otlp.values import anything
 
 _MAX_DEPTH = 32
 
 
-def decode(data: bytes, now: int) -> Iterator[Piece]:
-    """The records of a request. Raises BadPayload or TooLarge."""
+def decode(data: bytes, now: int, masks: Masks) -> Iterator[Piece]:
+    """The records of a request. Raises BadPayload or TooLarge, and what `masks` raises."""
     resources = _list(_object(_parsed(data), "the body"), "resourceLogs")
     if len(resources) > MAX_RESOURCES:
         raise TooLarge(f"the request has more than {MAX_RESOURCES} resources; send smaller batches")
@@ -23,7 +23,9 @@ def decode(data: bytes, now: int) -> Iterator[Piece]:
     for item, some in zip(found, scopes, strict=True):
         told = item.get("resource")
         resource = {} if told is None else _object(told, "a resource")
-        yield from pieces(source_of(_attributes(resource)), _records(some), now)
+        source = source_of(_attributes(resource))
+        hide = None if source is None else masks(source)
+        yield from pieces(source, _records(some), now, hide)
 
 
 def _parsed(data: bytes) -> Any:

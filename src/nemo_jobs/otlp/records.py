@@ -5,11 +5,12 @@
 * A record went to stderr when its attribute `stream` says so. Without that attribute one of level
   ERROR or above did, unless the text begins with the level in brackets: then the program chose it.
 * A record without a time gets that at which it was observed; without that one, the time of arrival.
+* Values of secrets are hidden in lines, levels and attributes, where the task was given some.
 """
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -19,14 +20,15 @@ FULL = 256 << 10
 FULL_RECORDS = 1_000
 #: The number from which on a severity is an error.
 ERROR = 17
-_LEVEL = re.compile(r"\[(TRACE|DEBUG|INFO|NOTICE|WARN|WARNING|ERROR|CRITICAL|FATAL)\]", re.IGNORECASE)
-_PREFIX = "[stderr] "
+_LEVEL = re.compile(rb"\[(TRACE|DEBUG|INFO|NOTICE|WARN|WARNING|ERROR|CRITICAL|FATAL)\]", re.IGNORECASE)
+_PREFIX = b"[stderr] "
 _STREAMS = ("stdout", "stderr")
 
 Value = Any
-#: Nanoseconds behind the microsecond, severity as number and as text, attributes.
-Facts = tuple[int, int, str, Mapping[str, Value]]
-Run = tuple[int, int, str, Facts]  # lines, microseconds since 1970, stream
+#: What hides values of secrets in text; None where there are none.
+Hide = Callable[[bytes], bytes] | None
+#: What a source's records have to be hidden with.
+Masks = Callable[["Source"], Hide]
 
 
 class Source(NamedTuple):
@@ -46,15 +48,52 @@ class Record(NamedTuple):
     attributes: dict[str, Value]
 
 
+class Tail(NamedTuple):
+    """What records have in common, as the head of a chunk says it: its JSON behind the nanoseconds
+    of each, and how many bytes of attributes that counts as."""
+
+    shown: str
+    size: int
+
+
 @dataclass(slots=True)
 class Piece:
-    """Records of one source that came together. Without a source they can't be stored."""
+    """Records of one source that came together. Without a source they can't be stored.
+
+    `heads` says of each record how many lines it has, their time and stream, and its facts, in the
+    form of `store.chunks`; `at` and `stream` are those of the first one."""
 
     source: Source | None
     records: int = 0
-    runs: list[Run] = field(default_factory=list)
+    count: int = 0  # lines
+    at: int = 0
+    stream: str = ""
+    heads: list[str] = field(default_factory=list)
     lines: list[bytes] = field(default_factory=list)
     size: int = 0  # bytes of lines and attributes
+
+    def put(self, data: bytes, count: int, told: int, stream: str, tail: Tail) -> None:
+        """Add a record as `count` lines, each ended by a line feed; `told` is in nanoseconds."""
+        at, nanoseconds = divmod(told, 1000)
+        if not self.records:
+            self.at, self.stream = at, stream
+        self.records += 1
+        self.count += count
+        self.heads.append(f'[{count},{at},"{stream}",[{nanoseconds}{tail.shown}')
+        self.lines.append(data)
+        self.size += len(data) + tail.size
+
+    def add(self, record: Record, now: int, hide: Hide) -> None:
+        """Add any record; one of no source is only counted. `now` is in nanoseconds."""
+        if self.source is None:
+            self.records += 1
+            return
+        told, severity, level, body, attributes = record
+        # Half of a surrogate pair is stored as it is, and shown as what can't be read.
+        text = (body if isinstance(body, str) else _text(body)).encode("utf-8", "surrogatepass")
+        text, stream = settled(text, stream_of(attributes, severity))
+        data, count = _lines(text if hide is None else hide(text))
+        self.put(data, count, told or now, stream, tail_of(severity, level, attributes, hide))
 
 
 _NAMES = ("job", "job_attempt", "job_step", "job_task")
@@ -68,39 +107,56 @@ def source_of(attributes: Mapping[str, Value]) -> Source | None:
     return Source(*(str(value) for value in found))
 
 
-def pieces(source: Source | None, records: Iterable[Record], now: int) -> Iterator[Piece]:
+def pieces(source: Source | None, records: Iterable[Record], now: int, hide: Hide) -> Iterator[Piece]:
     """The records in pieces of bounded size; `now` is in nanoseconds."""
     piece = Piece(source)
-    for number, record in enumerate(records, 1):
-        if source is not None:
-            _add(piece, record, now)
-        piece.records += 1
-        if piece.size >= FULL or number % FULL_RECORDS == 0:
+    for record in records:
+        piece.add(record, now, hide)
+        if piece.records >= FULL_RECORDS or piece.size >= FULL:
             yield piece
             piece = Piece(source)
     if piece.records:
         yield piece
 
 
-def _add(piece: Piece, record: Record, now: int) -> None:
-    told, severity, level, body, attributes = record
-    text = body if isinstance(body, str) else _text(body)
-    stream = attributes.get("stream") if attributes else None
-    if stream in _STREAMS:
-        del attributes["stream"]  # it is kept beside the line
-        if stream == "stderr" and text.startswith(_PREFIX):
-            text = text[len(_PREFIX) :]
-    else:
-        stream = "stderr" if severity >= ERROR and not _LEVEL.match(text) else "stdout"
-    data, count = _lines(text)
-    at, nanoseconds = divmod(told or now, 1000)
-    piece.runs.append((count, at, stream, (nanoseconds, severity, level, attributes)))
-    piece.lines.append(data)
-    piece.size += len(data) + (len(json.dumps(attributes)) if attributes else 0)
+def stream_of(attributes: Mapping[str, Value], severity: int) -> str | None:
+    """The stream of a record; None when its text decides."""
+    told = attributes.get("stream")
+    if told in _STREAMS:
+        return str(told)
+    return None if severity >= ERROR else "stdout"
 
 
-def _lines(text: str) -> tuple[bytes, int]:
-    data = text.encode("utf-8", "surrogatepass")  # half a pair is shown as what can't be read
+def settled(text: bytes, stream: str | None) -> tuple[bytes, str]:
+    """The text without what only names its stream, and its stream for sure."""
+    if stream is None:
+        return text, "stdout" if _LEVEL.match(text) else "stderr"
+    if stream == "stderr" and text.startswith(_PREFIX):
+        text = text[len(_PREFIX) :]
+    return text, stream
+
+
+def tail_of(severity: int, level: str, attributes: Mapping[str, Value], hide: Hide) -> Tail:
+    """What the head of a chunk says of such records. The stream is kept beside the lines, and so
+    not among the attributes."""
+    kept: Value = attributes
+    if attributes.get("stream") in _STREAMS:
+        kept = {name: value for name, value in attributes.items() if name != "stream"}
+    if hide is not None:
+        kept, level = _hidden(kept, hide), _hidden(level, hide)
+    shown = json.dumps(kept, separators=(",", ":")) if kept else "{}"
+    return Tail(f",{severity},{json.dumps(level)},{shown}]]", len(shown) if kept else 0)
+
+
+def _hidden(value: Value, hide: Callable[[bytes], bytes]) -> Value:
+    if isinstance(value, str):
+        return hide(value.encode("utf-8", "surrogatepass")).decode("utf-8", "surrogatepass")
+    if isinstance(value, Mapping):
+        return {_hidden(name, hide): _hidden(inner, hide) for name, inner in value.items()}
+    return [_hidden(inner, hide) for inner in value] if isinstance(value, list) else value
+
+
+def _lines(data: bytes) -> tuple[bytes, int]:
     if b"\r" not in data and len(data) <= MAX_LINE:
         if not data.endswith(b"\n"):
             data += b"\n"

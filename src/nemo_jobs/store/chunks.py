@@ -73,8 +73,13 @@ def compress(data: bytes) -> tuple[str, bytes]:
 
 def pack_runs(runs: Sequence[Run], lines: bytes) -> tuple[str, bytes]:
     """Codec and bytes of a merged chunk."""
-    head = json.dumps([run if run[3] else run[:3] for run in runs], separators=(",", ":")).encode()
-    return "zstd-runs", zstd.compress(head + b"\n" + lines, level=LEVEL)
+    return pack_heads([json.dumps(run if run[3] else run[:3], separators=(",", ":")) for run in runs], lines)
+
+
+def pack_heads(heads: Sequence[str], lines: bytes) -> tuple[str, bytes]:
+    """The same of runs that are JSON already."""
+    head = f"[{','.join(heads)}]\n".encode()
+    return "zstd-runs", zstd.compress(head + lines, level=LEVEL)
 
 
 def unpack(codec: str, data: bytes, n: int, at: int, stream: str) -> tuple[list[Run], bytes]:
