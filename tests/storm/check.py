@@ -14,7 +14,7 @@ from tests.storm.jobs import Job
 if TYPE_CHECKING:
     from tests.storm.storm import Report
 
-#: Work of a keeper that was killed may have begun a little after, or been seen to end a little before.
+#: Work that was killed with its keeper or engine may have begun a little after, or ended a little before.
 SLACK = 500_000
 
 
@@ -59,13 +59,14 @@ def job_problems(client: Client, item: Job, marks: Path, report: "Report") -> It
 
 
 def was_lost(tree: Json, runs: list[tuple[str, str, int]], report: "Report") -> bool:
-    """Whether the job ended as lost, and was at work when a keeper was killed."""
+    """Whether the job ended as lost, and was at work when a kill took its processes along."""
     step = tree["steps"][-1]
-    if tree["status"] != "error" or step["status_details"].get("reason") != "lost":
+    reason = step["status_details"].get("reason")
+    if tree["status"] != "error" or reason not in ("lost", "engine_restarted"):
         return False
     began = max((at // 1000 for kind, name, at in runs if (kind, name) == ("start", step["name"])), default=0)
     began, ended = (began or micros(step["created_at"])) - SLACK, micros(step["updated_at"]) + SLACK
-    return any(began <= at <= ended for at in report.keeper_kills)
+    return any(began <= at <= ended for at in report.deadly_kills)
 
 
 def state_problems(item: Job, found: Json, tree: Json) -> Iterator[str]:

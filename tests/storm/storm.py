@@ -14,7 +14,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.e2e.service import JOBS, Answer, Client, Service, in_threads, job, send
+from tests.e2e.service import JOBS, Answer, Client, Json, Service, in_threads, job, send
 from tests.storm.check import problems_of
 from tests.storm.jobs import Job, make, pick
 
@@ -32,6 +32,8 @@ class Report:
     kills: int = 0
     kills_while_starting: int = 0
     keeper_kills: list[int] = field(default_factory=list)  # when, microseconds since 1970
+    engine_kills: list[int] = field(default_factory=list)  # of a container engine, the same
+    engine_takes_along: bool = False  # whether containers end with their engine
     starts: list[float] = field(default_factory=list)
     jobs: Counter[str] = field(default_factory=Counter)
     states: Counter[str] = field(default_factory=Counter)
@@ -42,6 +44,11 @@ class Report:
     settle_seconds: float = 0
     problems: list[str] = field(default_factory=list)
 
+    @property
+    def deadly_kills(self) -> list[int]:
+        """When work may have been ended by a kill that wasn't meant for it."""
+        return self.keeper_kills + (self.engine_kills if self.engine_takes_along else [])
+
     def __str__(self) -> str:
         kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(self.jobs.items()))
         states = ", ".join(f"{count} {state}" for state, count in sorted(self.states.items()))
@@ -49,9 +56,10 @@ class Report:
         text = [
             f"storm on {self.database}, seed {self.seed}: {len(self.problems)} problems",
             f"  killed: the service {self.kills} times ({self.kills_while_starting} while it started), "
-            f"the keeper {len(self.keeper_kills)} times; start to ready {start}",
+            f"its keeper {len(self.keeper_kills)} times, its engine {len(self.engine_kills)} times; "
+            f"start to ready {start}",
             f"  jobs accepted: {self.jobs.total()} ({kinds})",
-            f"  ended: {states}; {self.lost} told as lost after a kill of the keeper",
+            f"  ended: {states}; {self.lost} told as lost after a kill of keeper or engine",
             f"  lines checked: {self.lines}; requests sent again: {self.resent};"
             f" {self.seconds:.0f} s of load, {self.settle_seconds:.1f} s to settle",
         ]
@@ -61,6 +69,9 @@ class Report:
 
 class Storm:
     """One storm over one or more services that share a database."""
+
+    pace: tuple[float, float] = (0, 0.25)  # seconds between two creates of a client
+    bursts: tuple[int, ...] = (1, 1, 1, 1, 10)
 
     def __init__(self, root: Path, services: list[Service], database: str, seed: int) -> None:
         self.services, self.seed = services, seed
@@ -80,8 +91,20 @@ class Storm:
         began = time.monotonic()
         self._settle(settle)
         self.report.settle_seconds = time.monotonic() - began
-        self.report.problems += problems_of(self.services, self.accepted, self.marks, self.report)
+        self.report.problems += self.check()
         return self.report
+
+    def make(self, name: str, rng: random.Random) -> Job:
+        """The next job of the load."""
+        return make(pick(rng), name, self.marks, rng)
+
+    def body(self, item: Job) -> Json:
+        """What creates it."""
+        return job(item.name, *item.steps)
+
+    def check(self) -> list[str]:
+        """What was promised and isn't true now; ends the services."""
+        return problems_of(self.services, self.accepted, self.marks, self.report)
 
     def _kill(self, kills: int, rest: tuple[float, float]) -> None:
         rng = random.Random(self.seed)
@@ -124,8 +147,8 @@ class Storm:
         pending: list[tuple[float, Job]] = []
         count = 0
         while not self.calm.is_set():
-            for _ in range(rng.choice((1, 1, 1, 1, 10))):
-                item = make(pick(rng), f"storm-{number}-{count}", self.marks, rng)
+            for _ in range(rng.choice(self.bursts)):
+                item = self.make(f"storm-{number}-{count}", rng)
                 count += 1
                 self._create(rng, clients, item)
                 if item.then:
@@ -135,7 +158,7 @@ class Storm:
                 pending.remove(due)
                 if not self._disturb(rng, clients, due[1]):
                     pending.append((now + 0.3, due[1]))
-            self.calm.wait(rng.uniform(0, 0.25))
+            self.calm.wait(rng.uniform(*self.pace))
         deadline = time.monotonic() + PATIENCE
         while pending and time.monotonic() < deadline:
             pending = [entry for entry in pending if not self._disturb(rng, clients, entry[1])]
@@ -144,7 +167,7 @@ class Storm:
             self._problem(f"{item.then} of {item.name} was never possible")
 
     def _create(self, rng: random.Random, clients: list[Client], item: Job) -> None:
-        status, tries = self._send(rng, clients, JOBS, job(item.name, *item.steps))
+        status, tries = self._send(rng, clients, JOBS, self.body(item))
         if status == 201 or (status == 409 and tries > 1):  # 409: an earlier try without an answer was kept
             with self._lock:
                 self.accepted[item.name] = item
