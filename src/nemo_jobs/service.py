@@ -302,7 +302,8 @@ class Service:
     async def _make_engine(self, profiles: "ProfileSet") -> None:
         from nemo_jobs.backends.subprocess import SubprocessBackend
         from nemo_jobs.domain.retention import retention_of
-        from nemo_jobs.engine.engine import Engine, Options
+        from nemo_jobs.engine.engine import Engine
+        from nemo_jobs.engine.options import Options
 
         host = host_id()
         backend = SubprocessBackend(self._data_dir, host_id=host, clock=self._clock)

@@ -239,7 +239,7 @@ class FakeBackend(FakeReading):
 
     @property
     def capabilities(self) -> Capabilities:
-        return Capabilities(persistent_storage=True)
+        return Capabilities(persistent_storage=True, on_host=self.name == "subprocess")
 
     async def start(self) -> None:
         self._ask("start")

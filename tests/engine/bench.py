@@ -13,7 +13,8 @@ from nemo_jobs.domain.profiles import Profile, ProfileSet, SubprocessConfig
 from nemo_jobs.domain.retention import retention_of
 from nemo_jobs.domain.spec import JobSpec
 from nemo_jobs.domain.states import Trigger
-from nemo_jobs.engine.engine import Engine, Options
+from nemo_jobs.engine.engine import Engine
+from nemo_jobs.engine.options import Options
 from nemo_jobs.files.objects import ObjectStore
 from nemo_jobs.store import jobs, workspaces
 from nemo_jobs.store.db import Database
@@ -107,6 +108,15 @@ class Bench:
         deadline = loop.time() + seconds
         while (found := await self.job(name)).state not in states:
             assert loop.time() < deadline, f"{name} is {found.state} ({found.message}), not {states}"
+            await asyncio.sleep(0.002)
+        return found
+
+    async def until_told(self, name: str, reason: str, text: str = "", seconds: float = 10.0) -> JobRecord:
+        """The job when its reason is this one and its message holds `text`."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + seconds
+        while (found := await self.job(name)).reason != reason or text not in found.message:
+            assert loop.time() < deadline, f"{name} is {found.state}: {found.reason}, {found.message!r}"
             await asyncio.sleep(0.002)
         return found
 

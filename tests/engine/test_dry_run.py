@@ -31,7 +31,7 @@ async def test_a_host_says_what_it_would_start_and_what_it_lacks(tmp_path: Path)
     bench = Bench(await open_place(f"{tmp_path}/nemo-jobs.db"))
     engine = await bench.start()
     backend = SubprocessBackend(tmp_path, host_id="h1", clock=bench.place.clock, inherited={"PATH": "/bin"})
-    engine._backends = {"subprocess": backend}
+    engine._reach._backends = {"subprocess": backend}
     (step,) = jobs.steps_of(bench.new_job("moth", {"A": "1"}), bench.place.clock.now())
     executor = {"provider": "subprocess", "profile": "default", "command": ["sh", "-c", "true"]}
     manifest = engine.render(step._replace(spec={**step.spec, "executor": executor}))

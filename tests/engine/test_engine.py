@@ -71,10 +71,8 @@ async def test_a_rejected_step_is_an_error_at_once(bench: Bench) -> None:
 async def test_a_backend_that_is_away_is_waited_for_with_the_reason_shown(bench: Bench) -> None:
     await bench.start()
     await bench.create("moth", {"FAKE_SUBMIT_ERROR": "unavailable:2"})
-    await asyncio.sleep(0.05)
-    job = await bench.job("moth")
+    job = await bench.until_told("moth", "backend_unavailable")
     assert job.state == "created"
-    assert job.reason == "backend_unavailable"
     await bench.move_until("moth", "completed")
 
 
@@ -274,7 +272,7 @@ async def test_c095_a_backend_that_can_not_be_used_is_the_reason_of_those_that_w
     assert "the disk is full" in (await bench.job("moth")).message
     bench.place.world.away = ""
     assert bench.engine is not None
-    await bench.engine._probe_all()
+    await bench.engine._reach.probe_all()
     await bench.move_until("moth", "completed")
     assert list(bench.place.world.starts.values()) == [1]
 

@@ -178,7 +178,8 @@ async def test_what_was_asked_for_while_a_removal_ran_is_still_done(
     await bench.create("moth")
     job = await bench.until("moth", "completed")
     bench.place.clock.advance(101)
-    backend = engine._backends["subprocess"]
+    backend = engine._reach.get("subprocess")
+    assert backend is not None
     remove = backend.remove
 
     async def slow(handle, *, wipe_storage=False):

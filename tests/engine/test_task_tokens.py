@@ -3,7 +3,8 @@
 import sqlalchemy as sa
 
 from nemo_jobs.backends.api import PlatformInfo
-from nemo_jobs.engine.engine import Engine, Options
+from nemo_jobs.engine.engine import Engine
+from nemo_jobs.engine.options import Options
 from nemo_jobs.store import tokens
 from nemo_jobs.testing import FakeBackend
 from tests.engine.bench import Bench, open_place

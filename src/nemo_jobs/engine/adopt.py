@@ -3,8 +3,7 @@ wait for a profile that can't take them."""
 
 import logging
 import re
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping
 
 from nemo_jobs.backends import api
 from nemo_jobs.backends.api import Backend, Handle
@@ -12,28 +11,24 @@ from nemo_jobs.domain.clock import Clock
 from nemo_jobs.domain.model import Json, Reason, StepRecord
 from nemo_jobs.domain.profiles import Profile, ProfileSet
 from nemo_jobs.domain.states import WAITING, State, Trigger
+from nemo_jobs.engine.options import Options
 from nemo_jobs.store import steps
 from nemo_jobs.store.db import Database
 from nemo_jobs.store.steps import Outcome
-
-if TYPE_CHECKING:
-    from nemo_jobs.engine.engine import Options
 
 log = logging.getLogger(__name__)
 
 _KEY = re.compile(r"nj-(.+)-(\d+)")
 
 
-async def adopt_started(
-    db: Database, backends: Mapping[str, Backend], clock: Clock, options: "Options"
-) -> None:
+async def adopt_started(db: Database, backends: Iterable[Backend], clock: Clock, options: Options) -> None:
     """Record the handles of work that was started just before a crash.
 
     Between the start of a workload and the record of its handle the service may die. Such a step
     looks as if it were waiting, so a request could end it at once although its work runs.
     Therefore this happens before requests are served.
     """
-    for backend in backends.values():
+    for backend in backends:
         handles: dict[str, Handle] = {}
         try:
             async for handle in backend.handles():
@@ -52,7 +47,7 @@ def _step_id(key: str) -> str:
 
 
 async def _adopt(
-    db: Database, step: StepRecord, handles: Mapping[str, Handle], clock: Clock, options: "Options"
+    db: Database, step: StepRecord, handles: Mapping[str, Handle], clock: Clock, options: Options
 ) -> None:
     generation = step.generation + (step.state is State.RESUMING)
     handle = handles.get(f"nj-{step.id.removeprefix('platform-job-step-')}-{generation}")
@@ -78,7 +73,7 @@ async def _adopt(
 
 
 async def fail_steps_without_profile(
-    db: Database, profiles: ProfileSet, clock: Clock, options: "Options"
+    db: Database, profiles: ProfileSet, clock: Clock, options: Options
 ) -> None:
     """End waiting steps whose profile is not configured any more: nothing would ever start them."""
     for (provider, name), count in (await db.read(steps.waiting_counts)).items():
@@ -103,7 +98,7 @@ async def fail_steps_without_profile(
             await db.write(steps.apply, options.token, step.id, outcome, now)
 
 
-async def explain_waiting(db: Database, profile: Profile, why: str, clock: Clock, options: "Options") -> None:
+async def explain_waiting(db: Database, profile: Profile, why: str, clock: Clock, options: Options) -> None:
     """Tell the oldest steps that wait for `profile` that its backend can't be used, and why."""
     now = clock.now()
     text = f"{profile.provider}/{profile.profile} can't be used now: {why}"
@@ -116,7 +111,7 @@ async def explain_waiting(db: Database, profile: Profile, why: str, clock: Clock
 
 
 async def _claim_some(
-    db: Database, provider: str, profile: str, now: int, options: "Options"
+    db: Database, provider: str, profile: str, now: int, options: Options
 ) -> list[StepRecord]:
     return await db.write(
         steps.claim_waiting,

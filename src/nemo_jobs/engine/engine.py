@@ -7,27 +7,25 @@ Wake-ups (a new job, a request, an ended process) only shorten the wait: claimin
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping
 
-from nemo_jobs.backends.api import Backend, Counts, Health, PlatformInfo, Rejected, Watches
+from nemo_jobs.backends.api import Backend, Rejected, Watches
 from nemo_jobs.domain.clock import Clock
 from nemo_jobs.domain.model import Invalid, Json, StepRecord, Unavailable
 from nemo_jobs.domain.profiles import Profile, ProfileSet
-from nemo_jobs.domain.retention import DEFAULT, Retention
 from nemo_jobs.engine import plans
 from nemo_jobs.engine.adopt import adopt_started, explain_waiting, fail_steps_without_profile
 from nemo_jobs.engine.around import Surroundings
 from nemo_jobs.engine.follow import Follower
+from nemo_jobs.engine.options import Options
 from nemo_jobs.engine.places import Arrival, Places
+from nemo_jobs.engine.reach import Reach
 from nemo_jobs.engine.records import LeasedRecords
 from nemo_jobs.engine.sweep import Sweeper
 from nemo_jobs.engine.sweep_objects import ObjectSweeper
-from nemo_jobs.files.objects import ObjectStore
 from nemo_jobs.store import steps, storage
 from nemo_jobs.store.db import Database
 from nemo_jobs.store.jobs import Lease
-from nemo_jobs.vault.secrets import Secrets
 
 log = logging.getLogger(__name__)
 
@@ -42,26 +40,8 @@ CLAIM_BATCH = 64
 GATHER_SECONDS = 0.008
 #: The shortest time between two looks for steps whose holder is gone, in seconds.
 RESCUE_EVERY = 0.25
-
-
-@dataclass(frozen=True, slots=True)
-class Options:
-    """Who this engine is and how it works."""
-
-    host: str
-    owner: str  # stable across restarts of one service
-    token: str  # new at each start
-    platform: PlatformInfo
-    log_limit: int
-    cores: int = 1
-    retention_days: int | None = None
-    retention: Retention = DEFAULT
-    objects: ObjectStore | None = None  # where what steps leave as results is kept
-    secrets: Secrets | None = None
-    on_host: bool = True
-    task_tokens: bool = False  # make one for each run
-    #: Asked at each look at the state: what keeps profiles from working, besides their backends.
-    unusable: Callable[[], Sequence[str]] = tuple
+#: When a step is looked at again whose backend is not here, in seconds.
+ABSENT_SECONDS = 15.0
 
 
 class Engine:
@@ -75,7 +55,7 @@ class Engine:
         clock: Clock,
         options: Options,
     ) -> None:
-        self._db, self._profiles, self._backends = db, profiles, backends
+        self._db = db
         self._clock, self._options = clock, options
         self._records = LeasedRecords(db, clock, options.token, options.task_tokens)
         self._shared = Surroundings(
@@ -84,18 +64,20 @@ class Engine:
             options.secrets,
         )
         self._held: dict[str, Follower] = {}
-        self._by_key: dict[str, Follower] = {}
+        self._by_run: dict[str, Follower] = {}
         self._wake = asyncio.Event()
         self._places = Places(options.cores, self._wake.set)
+        self._reach = Reach(profiles, backends, self._look_everywhere)
         self._stopping = False
         self._main: asyncio.Task[None] | None = None
         self._group: asyncio.TaskGroup | None = None
-        self._health: dict[str, Health] = {}
         self._last_rescue = float("-inf")
         self._unrescued = True  # a wake-up came for a step that nobody here holds
         self._last_round = clock.monotonic()
         self._unhook = db.on_wake(self._on_wake)
-        self._sweeper = Sweeper(db, backends, clock, options.host, options.retention_days, options.retention)
+        self._sweeper = Sweeper(
+            db, self._reach, clock, options.host, options.retention_days, options.retention
+        )
         self._objects = ObjectSweeper(db, options.objects, clock) if options.objects else None
 
     # -- what others see
@@ -107,7 +89,6 @@ class Engine:
 
     def problems(self) -> list[str]:
         """What keeps profiles or output from working now."""
-        away = [f"{name}: {health.message}" for name, health in self._health.items() if not health.ok]
         unread = [
             f"the output of {follower.step.job}/{follower.step.name} can't be read: {problem}"
             for follower in self._held.values()
@@ -115,7 +96,14 @@ class Engine:
         ]
         files = self._objects.problems() if self._objects else []
         keys = [problem] if self._options.secrets and (problem := self._options.secrets.problem) else []
-        return [*away, *self._options.unusable(), *unread[:5], *self._sweeper.problems(), *files, *keys]
+        return [
+            *self._reach.away(),
+            *self._options.unusable(),
+            *unread[:5],
+            *self._sweeper.problems(),
+            *files,
+            *keys,
+        ]
 
     def snapshot(self) -> dict[str, int]:
         """How many steps are held, by `provider/profile`."""
@@ -123,7 +111,11 @@ class Engine:
 
     def running_on_host(self) -> int:
         """How many workloads run on this host and go on without the service."""
-        return sum(backend.running() for backend in self._backends.values() if isinstance(backend, Counts))
+        return self._reach.running_on_host()
+
+    def trouble(self, profile: Profile) -> str:
+        """Why work on this profile can't be started now; empty while it can."""
+        return self._reach.trouble(profile)
 
     def nudge(self) -> None:
         """Look at everything again now, as after a lost wake-up."""
@@ -139,8 +131,8 @@ class Engine:
         """Take up what an earlier run of this service left, then begin to claim."""
         await self._db.write(steps.void_leases, self._options.owner)
         await self._db.write(storage.shorten_pauses, self._options.retention)
-        await self._probe_all()
-        await adopt_started(self._db, self._backends, self._clock, self._options)
+        await self._reach.probe_all()
+        await adopt_started(self._db, self._reach, self._clock, self._options)
         self._main = asyncio.create_task(self._run())
 
     async def stop(self) -> None:
@@ -171,9 +163,19 @@ class Engine:
             group.create_task(self._guard("sweep", self._sweeper.run))
             if self._objects is not None:
                 group.create_task(self._guard("files", self._objects.run))
-            for backend in self._backends.values():
-                if isinstance(backend, Watches):
-                    group.create_task(self._hints(backend))
+            for backend in self._reach:
+                self._watch(backend)
+
+    def _watch(self, backend: Backend) -> None:
+        if self._group is not None and isinstance(backend, Watches):
+            self._group.create_task(self._hints(backend))
+
+    async def add(self, backend: Backend) -> None:
+        """A backend has come that was not there at the start."""
+        await adopt_started(self._db, [backend], self._clock, self._options)
+        self._reach.add(backend)
+        await self._reach.probe_all()
+        self._watch(backend)
 
     async def _guard(self, name: str, loop: Callable[[], Awaitable[None]]) -> None:
         """Run `loop` for ever: an error in it is told and survived."""
@@ -190,7 +192,8 @@ class Engine:
         while True:
             try:
                 async for key in backend.changes():  # type: ignore[attr-defined]
-                    follower = self._by_key.get(key)
+                    # A run that goes on after a pause may still have the name of the one before.
+                    follower = self._by_run.get(_of_any_run(key))
                     if follower is not None:
                         follower.poke()
             except Exception as error:
@@ -205,16 +208,19 @@ class Engine:
             follower.poke(request=True)
         else:
             self._unrescued = True
-            self._places.look_everywhere()
-            self._wake.set()
+            self._look_everywhere()
+
+    def _look_everywhere(self) -> None:
+        self._places.look_everywhere()
+        self._wake.set()
 
     # -- jobs that are being created
 
     def render(self, step: StepRecord) -> Json:
         """What would be sent to start `step`, without secret values. Raises Invalid when its
         backend would refuse it."""
-        profile = self._profiles.get(step.provider, step.profile)
-        backend = self._backends.get(profile.backend) if profile else None
+        profile = self._reach.profiles.get(step.provider, step.profile)
+        backend = self._reach.get(profile.backend) if profile else None
         if profile is None or backend is None:
             raise Invalid(f"no backend here runs profile {step.provider}/{step.profile}")
         try:
@@ -225,20 +231,20 @@ class Engine:
     def arrive(self, provider: str, profile: str) -> tuple[Arrival, Lease | None] | None:
         """A job for this profile is about to be created. With a lease, its first step has a place
         here. What is given must be given to `arrived`; None where this engine has no part in it."""
-        found = self._profiles.get(provider, profile)
-        if found is None or self._stopping or self._group is None or found not in self._usable():
+        found = self._reach.profiles.get(provider, profile)
+        if found is None or self._stopping or self._group is None or found not in self._reach.usable():
             return None
         arrival = self._places.arrive(found)
         if not arrival.reserved:
             return arrival, None
-        host = self._options.host if found.backend == "subprocess" else None
+        host = self._options.host if self._reach.on_host(found) else None
         return arrival, Lease(self._options.owner, self._options.token, self._lease_end(), host)
 
     def arrived(self, arrival: Arrival, step: StepRecord | None) -> None:
         """The job is stored, and `step` is held for us; None: it was refused, or has no place."""
         self._places.arrived(arrival)
         if step is not None:
-            self._hold(step, self._profile_of(step))
+            self._hold(step)
 
     # -- claiming
 
@@ -261,14 +267,14 @@ class Engine:
     async def _claim_round(self) -> bool:
         """Claim what fits; True when there may be more."""
         more = False
-        wanted = [profile for profile in self._usable() if self._places.may_wait(profile)]
+        wanted = [profile for profile in self._reach.usable() if self._places.may_wait(profile)]
         self._places.looking()
         for profile in wanted:
             free = min(self._places.free(profile), CLAIM_BATCH)
             claimed = await self._claim(profile, free) if free > 0 else []
             self._places.looked(profile, more=len(claimed) >= free)
             for step in claimed:
-                self._hold(step, profile)
+                self._hold(step)
             more = more or len(claimed) == free == CLAIM_BATCH
         if self._unrescued and self._clock.monotonic() - self._last_rescue >= RESCUE_EVERY:
             self._last_rescue, self._unrescued = self._clock.monotonic(), False
@@ -286,7 +292,7 @@ class Engine:
             now=self._clock.now(),
             until=self._lease_end(),
             limit=limit,
-            bind=profile.backend == "subprocess",
+            bind=self._reach.on_host(profile),
             durable=False,
         )
 
@@ -302,32 +308,23 @@ class Engine:
             limit=256,
         )
         for step in found:
-            self._hold(step, self._profile_of(step))
+            if not self._hold(step):
+                await self._give_back(step.id, ABSENT_SECONDS)
 
-    def _usable(self) -> list[Profile]:
-        return [
-            profile
-            for profile in self._profiles
-            if not profile.unavailable
-            and profile.backend in self._backends
-            and self._health.get(profile.backend, Health(True)).ok
-        ]
-
-    def _profile_of(self, step: StepRecord) -> Profile | None:
-        profile = self._profiles.get(step.provider, step.profile)
-        if profile is not None and profile.backend in self._backends:
-            return profile
-        backend = step.handle["backend"] if step.handle else "subprocess"
-        return self._profiles.default_for(backend, step.provider, step.profile)
-
-    def _hold(self, step: StepRecord, profile: Profile | None) -> None:
-        if step.id in self._held or profile is None or self._group is None:
-            return
-        follower = Follower(self._shared, step, profile, self._backends[profile.backend])
+    def _hold(self, step: StepRecord) -> bool:
+        """Look after `step` from now on; False when it can't be done here."""
+        found = self._reach.of_step(step)
+        if found is None or self._group is None:
+            return False
+        if step.id in self._held:
+            return True
+        profile, backend = found
+        follower = Follower(self._shared, step, profile, backend)
         self._held[step.id] = follower
-        self._by_key[follower.key] = follower
+        self._by_run[_of_any_run(follower.key)] = follower
         self._places.take(profile)
         self._group.create_task(self._follow(follower))
+        return True
 
     async def _follow(self, follower: Follower) -> None:
         step_id, key = follower.step.id, follower.key
@@ -341,11 +338,11 @@ class Engine:
             await self._give_back(step_id)
         finally:
             self._held.pop(step_id, None)
-            self._by_key.pop(key, None)
+            self._by_run.pop(_of_any_run(key), None)
             self._places.give_back(follower.profile)
 
-    async def _give_back(self, step_id: str) -> None:
-        due = self._clock.now() + 5_000_000
+    async def _give_back(self, step_id: str, seconds: float = 5.0) -> None:
+        due = self._clock.now() + int(seconds * 1e6)
         try:
             await self._db.write(steps.release, self._options.token, [step_id], due)
         except Unavailable as error:
@@ -364,34 +361,21 @@ class Engine:
             # Nobody looks after some of them: the creation of a job was stored, say, and its
             # answer lost with the connection to the database.
             for step in await self._db.read(steps.held, self._options.token):
-                self._hold(step, self._profile_of(step))
+                self._hold(step)
 
     def _lease_end(self) -> int:
         return self._clock.now() + LEASE_SECONDS * 1_000_000
 
     async def _probe_loop(self) -> None:
         while True:
-            await fail_steps_without_profile(self._db, self._profiles, self._clock, self._options)
-            for profile in self._profiles:
-                health = self._health.get(profile.backend)
-                if health is not None and not health.ok:
-                    await explain_waiting(self._db, profile, health.message, self._clock, self._options)
+            profiles = self._reach.profiles
+            await fail_steps_without_profile(self._db, profiles, self._clock, self._options)
+            for profile in profiles:
+                if why := self._reach.trouble(profile):
+                    await explain_waiting(self._db, profile, why, self._clock, self._options)
             await asyncio.sleep(PROBE_SECONDS)
-            await self._probe_all()
+            await self._reach.probe_all()
 
-    async def _probe_all(self) -> None:
-        for name, backend in self._backends.items():
-            health = await backend.probe()
-            before = self._health.get(name)
-            if before is None or before.ok != health.ok:
-                level = logging.INFO if health.ok else logging.WARNING
-                log.log(
-                    level,
-                    "backend %s %s %s",
-                    name,
-                    "works" if health.ok else "can't be used:",
-                    health.message,
-                )
-                self._places.look_everywhere()
-                self._wake.set()
-            self._health[name] = health
+
+def _of_any_run(key: str) -> str:
+    return key.rpartition("-")[0]

@@ -2,14 +2,14 @@
 
 import asyncio
 import logging
-from collections.abc import Mapping
 
 from nemo_jobs.backends import api
-from nemo_jobs.backends.api import Backend, Handle
+from nemo_jobs.backends.api import Handle
 from nemo_jobs.domain.clock import Clock
 from nemo_jobs.domain.model import Unavailable
 from nemo_jobs.domain.retention import DEFAULT, Retention
 from nemo_jobs.engine import plans
+from nemo_jobs.engine.reach import Reach
 from nemo_jobs.store import compaction, idempotency, jobs, run_ends, steps, storage, tokens
 from nemo_jobs.store.db import Database
 from nemo_jobs.store.steps import TaskChange
@@ -33,13 +33,13 @@ class Sweeper:
     def __init__(
         self,
         db: Database,
-        backends: Mapping[str, Backend],
+        reach: Reach,
         clock: Clock,
         host: str,
         retention_days: int | None,
         keeps: Retention = DEFAULT,
     ) -> None:
-        self._db, self._backends, self._clock, self._host = db, backends, clock, host
+        self._db, self._reach, self._clock, self._host = db, reach, clock, host
         self._retention, self._keeps = retention_days, keeps
         self._unknown: dict[str, float] = {}
         self._failing: dict[str, str] = {}
@@ -68,7 +68,7 @@ class Sweeper:
         open_ended = await self._db.read(run_ends.open_ended, [item.key for item in due]) if due else set()
         for item in due:
             handle = Handle.from_json(item.handle)
-            backend = self._backends.get(handle.backend)
+            backend = self._reach.get(handle.backend)
             if backend is None:
                 continue
             seen: tuple[TaskChange, ...] = ()
@@ -103,7 +103,7 @@ class Sweeper:
     async def remove_orphans(self) -> None:
         """Remove workloads of ours that no record has known for a while."""
         seen: set[str] = set()
-        for backend in self._backends.values():
+        for backend in self._reach:
             found: dict[str, Handle] = {}
             try:
                 async for handle in backend.handles():
