@@ -1,0 +1,325 @@
+"""Work as containers of a Docker engine, which keeps them and their output while the service is away."""
+
+import asyncio
+import logging
+import os
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from nemo_jobs.backends.api import (
+    Capabilities,
+    Handle,
+    Health,
+    Json,
+    LogPiece,
+    Observation,
+    Plan,
+    Preparing,
+    Rejected,
+    Unavailable,
+)
+from nemo_jobs.backends.docker import facts, labels, spec, volumes
+from nemo_jobs.backends.docker.calls import DockerEngine
+from nemo_jobs.backends.docker.creator import Creator
+from nemo_jobs.backends.docker.errors import EngineAway, EngineError
+from nemo_jobs.backends.docker.handles import NAME, Engine, handle_of
+from nemo_jobs.backends.docker.helpers import Helpers
+from nemo_jobs.backends.docker.logs import logs
+from nemo_jobs.backends.docker.observe import Watcher
+from nemo_jobs.backends.docker.pull import PullFailed, PullLimits, Pulls
+from nemo_jobs.backends.docker.starting import Start, Tools
+from nemo_jobs.backends.docker.stopping import Stops
+from nemo_jobs.backends.docker.storage import JobStorage, Place, subpath_mount
+from nemo_jobs.backends.docker.table import Seen
+from nemo_jobs.backends.docker.users import Users
+from nemo_jobs.domain.clock import Clock
+
+log = logging.getLogger(__name__)
+
+_SECONDS = 5.0  # for an engine to say that it is there
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What a backend is told of its surroundings."""
+
+    data_dir: Path
+    host_id: str
+    owner: str
+    fallback_image: str = ""
+    loopback: str | None = None
+    pulls: PullLimits = field(default_factory=PullLimits)
+    #: Write into volumes of this host's engine without the engine's help, where that is possible.
+    direct: bool = True
+
+
+class DockerBackend:
+    """The containers of one engine. Handles name the engine and the container."""
+
+    def __init__(self, engine: DockerEngine, options: Options, clock: Clock) -> None:
+        self.name = NAME
+        self._engine, self._options, self._clock = engine, options, clock
+        self._creator = Creator(options.host_id)
+        self._watcher = Watcher(engine, clock)
+        self._pulls = Pulls(engine, limits=options.pulls, hint=self._watcher.hint)
+        self._stops = Stops(engine, self._watcher)
+        self._helpers = Helpers(engine, options.owner, self._fetch)
+        self._here = Engine("", str(engine.address))
+        self._tools: Tools | None = None
+        self._storage: JobStorage | None = None
+        self._stages: dict[str, str] = {}
+        self._starting: dict[str, asyncio.Task[Handle]] = {}
+        self._version = ""
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return Capabilities(
+            gpus=True,
+            images=True,
+            isolation=True,
+            persistent_storage=True,
+            resumes=True,
+            on_host=self._engine.local,
+        )
+
+    async def start(self) -> None:
+        try:
+            info, version = await self._engine.info(), await self._engine.version()
+            api = await self._engine.api()
+        except (EngineAway, EngineError) as error:
+            raise Unavailable(str(error)) from error
+        self._version = str(version.get("Version", ""))
+        host = self._options.host_id if self._engine.local else ""
+        self._here = Engine(
+            str(info.get("ID", "")), str(self._engine.address), str(info.get("Name", "")), host
+        )
+        site = spec.Site(
+            owner=self._options.owner,
+            creator=self._creator.mark,
+            fallback_image=self._options.fallback_image,
+            loopback=self._options.loopback,
+            reaches_host=self._engine.local,
+            cpus=int(info.get("NCPU") or 0),
+        )
+        root = await asyncio.to_thread(self._folder_root, info)
+        self._storage = JobStorage(self._engine, self._helpers, self._options.owner, api)
+        self._storage.folder_root = root
+        self._tools = Tools(
+            self._engine,
+            self._watcher.table,
+            site,
+            self._creator,
+            Users(self._engine),
+            self._storage,
+            folder_root=root,
+            stages=self._stages,
+        )
+        self._watcher.start()
+        await self._watcher.ready()
+
+    def _folder_root(self, info: Json) -> str | None:
+        return volumes.folder_root(info, local=self._engine.local) if self._options.direct else None
+
+    async def aclose(self) -> None:
+        self._creator.close()
+        for task in list(self._starting.values()):
+            task.cancel()
+        await asyncio.gather(*self._starting.values(), return_exceptions=True)
+        await self._stops.aclose()
+        await self._pulls.aclose()
+        await self._watcher.aclose()
+        await self._engine.aclose()
+
+    async def probe(self) -> Health:
+        try:
+            await self._engine.ping(_SECONDS)
+        except (EngineAway, EngineError) as error:
+            return Health(False, str(error))
+        if self._tools is None:
+            return Health(False, "the Docker engine was not asked what it is yet")
+        return Health(True, version=f"Docker {self._version}")
+
+    def render(self, plan: Plan) -> Json:
+        site = self._tools.site if self._tools is not None else spec.Site(self._options.owner)
+        mount, place, path = None, JobStorage.place(plan), spec.storage_path(plan)
+        if place is not None and path is not None:
+            mount = subpath_mount(place, path)
+        settings: spec.DockerSettings = plan.config
+        launched = spec.ImageFacts() if os.path.isfile(settings.launcher_tool_path) else None
+        body = spec.container_body(plan, site, job_storage=mount, launched=launched)
+        return {"name": plan.key, **spec.masked(body, plan)}
+
+    async def prepare(self, plan: Plan) -> Preparing | None:
+        image = spec.image_of(plan, self._ready().site)
+        try:
+            pulling = await self._pulls.want(image, plan.key)
+        except PullFailed as error:
+            raise Rejected(str(error)) from error
+        except EngineAway as error:
+            raise Unavailable(str(error)) from error
+        except EngineError as error:
+            raise Unavailable(f"the engine can't tell whether it has image {image}: {error}") from error
+        return None if pulling is None else Preparing(pulling.message, "image_pull")
+
+    def stage(self, key: str) -> str:
+        return self._stages.get(key, "")
+
+    async def submit(self, plan: Plan) -> Handle:
+        self._ready()
+        task = self._starting.get(plan.key)
+        if task is None:
+            task = self._starting[plan.key] = asyncio.create_task(self._submit(plan))
+            task.add_done_callback(lambda done: self._started(plan.key, done))
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            if task.cancelled():
+                raise Unavailable("the service stops") from None
+            raise
+
+    async def _submit(self, plan: Plan) -> Handle:
+        tools = self._ready()
+        await self._watcher.ready()
+        made = await Start(tools, plan).run()
+        tools.storage.settle(plan)
+        self._watcher.table.began(made.container, made.name, made.labels, made.image, self._clock.now())
+        return handle_of(self._here, made.container, made.name, made.labels, made.image)
+
+    def _started(self, key: str, task: asyncio.Task[Handle]) -> None:
+        self._starting.pop(key, None)
+        if not task.cancelled():
+            task.exception()
+
+    async def find(self, plan: Plan) -> Handle | None:
+        await self._watcher.ready()
+        for seen in self._watcher.table.here():
+            if _is_task(seen) and seen.run.key == plan.key:
+                return self._handle(seen)
+        return None
+
+    async def observe(self, handles: Sequence[Handle]) -> dict[str, Observation]:
+        if not handles:
+            return {}
+        await self._watcher.ready()
+        pairs = [(handle, handle.data) for handle in handles]
+        here = [handle for handle, data in pairs if self._here.has(data)]
+        seen = dict(zip((h.key for h in here), await asyncio.gather(*map(self._look, here)), strict=True))
+        return {handle.key: self._observation(handle, seen.get(handle.key)) for handle in handles}
+
+    async def _look(self, handle: Handle) -> Seen | None:
+        container = handle.data["container"]
+        seen = self._watcher.table.get(container)
+        if seen is None or not (seen.certain or seen.gone):
+            seen = await self._watcher.look(container)
+        if seen is None or not seen.ended or seen.code == 0 or seen.stack is not None:
+            return seen
+        if not self._stops.asked(seen.run.key):
+            seen.stack = await self._last_words(seen)
+        return seen
+
+    def _observation(self, handle: Handle, seen: Seen | None) -> Observation:
+        now = self._clock.now()
+        if not self._here.has(handle.data):
+            from nemo_jobs.backends.api import Phase
+
+            return Observation(Phase.WAITING, (), "host_unreachable", self._here.elsewhere(handle.data), now)
+        asked = facts.Asked(self._stops.asked(handle.key), self._watcher.gaps)
+        return facts.observation(handle, seen, asked, now)
+
+    async def _last_words(self, seen: Seen) -> str:
+        from nemo_jobs.backends.docker.stream import Demultiplexer
+
+        since = f"{seen.run.since / 1e6:.6f}" if seen.run.since else "0"
+        frames, text = Demultiplexer(), b""
+        try:
+            async with self._engine.logs(
+                seen.id, since=since, follow=False, timestamps=False, tail=str(facts.STACK_LINES)
+            ) as pieces:
+                async for piece in pieces:
+                    text = (text + b"".join(data for _, data in frames.feed(piece)))[-facts.MOST_READ :]
+        except EngineError:
+            return ""  # it is being removed
+        except EngineAway as error:
+            raise Unavailable(str(error)) from error
+        return facts.last_words(text)
+
+    async def stop(self, handle: Handle, grace: float) -> None:
+        if self._here.has(handle.data):
+            await self._stops.stop(handle, grace)
+
+    async def remove(self, handle: Handle, *, wipe_storage: bool = False) -> None:
+        data = handle.data
+        if not self._here.has(data):
+            raise Unavailable(self._here.elsewhere(data), retry_after=60.0)
+        await self._watcher.ready()
+        try:
+            seen = await self._watcher.look(data["container"])
+            if seen is None or seen.gone or seen.run.key == handle.key:
+                await self._remove(handle)
+        except EngineAway as error:
+            raise Unavailable(str(error)) from error
+        except EngineError as error:
+            raise Unavailable(f"the engine can't remove {handle.key}: {error}") from error
+        stored = data.get("storage")
+        if wipe_storage and stored and self._storage is not None:
+            place = Place(stored["volume"], data["workspace"], data["job"])
+            await self._storage.wipe(place, data["attempt"], stored["image"], data["image"])
+        self._stops.forget(handle.key)
+        self._watcher.hint(handle.key)
+
+    async def _remove(self, handle: Handle) -> None:
+        """The container and the volumes that are its own."""
+        data = handle.data
+        await self._engine.remove(data["container"], force=True, volumes=True)
+        self._watcher.table.forget(data["container"])
+        names = labels.task_volumes(data["workspace"], data["job"], data["first_task"])
+        for name in names.all:
+            await self._engine.volume_remove(name)
+
+    async def handles(self) -> AsyncIterator[Handle]:
+        await self._watcher.ready()
+        for seen in self._watcher.table.here():
+            if _is_task(seen) and seen.marks.get(labels.INSTANCE) == self._options.owner:
+                yield self._handle(seen)
+
+    def changes(self) -> AsyncIterator[str]:
+        return self._watcher.changes()
+
+    async def logs(self, handle: Handle, cursor: Json | None) -> AsyncIterator[LogPiece]:
+        if not self._here.has(handle.data):
+            raise Unavailable(self._here.elsewhere(handle.data), retry_after=60.0)
+        await self._watcher.ready()
+        container, since = handle.data["container"], handle.data["since"]
+        if self._watcher.table.get(container) is None:
+            await self._watcher.look(container)
+        try:
+            with self._watcher.end_of(container) as ended:
+                async for piece in logs(self._engine, container, handle.data["task"], cursor, ended):
+                    if piece.at >= since:  # earlier output is that of the run before
+                        yield piece
+        except EngineAway as error:
+            raise Unavailable(str(error)) from error
+        except EngineError as error:
+            raise Unavailable(f"the output of {handle.key} can't be read: {error}") from error
+
+    def _handle(self, seen: Seen) -> Handle:
+        return handle_of(self._here, seen.id, seen.name, seen.marks, seen.image)
+
+    def _ready(self) -> Tools:
+        if self._tools is None:
+            raise Unavailable("the Docker engine has not answered yet")
+        return self._tools
+
+    async def _fetch(self, image: str) -> None:
+        """Get the image of a helper. Raises Unavailable while that lasts, and when it can't be had."""
+        try:
+            pulling = await self._pulls.want(image, "")
+        except PullFailed as error:
+            raise Unavailable(str(error), retry_after=60.0) from error
+        if pulling is not None:
+            raise Unavailable(pulling.message, retry_after=2.0)
+
+
+def _is_task(seen: Seen) -> bool:
+    return labels.ours(seen.marks) and seen.marks.get(labels.TYPE) == labels.JOB_TYPE

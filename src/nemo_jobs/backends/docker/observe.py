@@ -1,0 +1,228 @@
+"""Looking at an engine: its events as they come, lists where those had a gap, nothing over and over."""
+
+import asyncio
+import contextlib
+import logging
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterator
+
+from nemo_jobs.backends.api import Json, Unavailable
+from nemo_jobs.backends.docker import labels
+from nemo_jobs.backends.docker.calls import DockerEngine
+from nemo_jobs.backends.docker.errors import EngineAway, EngineError
+from nemo_jobs.backends.docker.table import Seen, Table
+from nemo_jobs.domain.clock import Clock
+
+log = logging.getLogger(__name__)
+
+#: Seconds between two lists while events come: the safety net under events that were dropped.
+RELIST_SECONDS = 30.0
+#: The longest pause between two tries to reach an engine, in seconds.
+MOST_PAUSE = 5.0
+#: Seconds of events that are asked for again after a gap.
+_OVERLAP = 5.0
+_CALLS_AT_ONCE = 8
+_MINE = [f"{name}={value}" for name, value in labels.OURS.items()]
+FILTERS = {"label": [*_MINE, labels.KEY]}
+_EVENT_FILTERS = {"type": ["container"], **FILTERS}
+#: What makes a container's answer another one. That it is created or started is told by who did it.
+_HINTS = frozenset({"die", "pause", "unpause", "destroy"})
+
+
+class Watcher:
+    """The containers of one engine, kept up to date while somebody has started it."""
+
+    def __init__(self, engine: DockerEngine, clock: Clock) -> None:
+        self._engine, self._clock = engine, clock
+        self.table = Table()
+        #: When the engine could not be listened to: (from, to) in microseconds, the latest last.
+        self.gaps: deque[tuple[int, int]] = deque(maxlen=16)
+        #: Why nothing is known now; empty while all is.
+        self.problem = "it was not asked yet"
+        #: Called each time when the engine is there (again).
+        self.on_return: list[Callable[[], None]] = []
+        self._task: asyncio.Task[None] | None = None
+        self._relist: asyncio.Task[None] | None = None
+        self._again = asyncio.Event()
+        self._left = clock.now()
+        self._last = 0  # of the newest event, in nanoseconds
+        self._limit = asyncio.Semaphore(_CALLS_AT_ONCE)
+        self._listeners: set[_Hints] = set()
+        self._ends: dict[str, set[asyncio.Event]] = {}
+
+    def start(self) -> None:
+        if self._task is None:
+            self._task = asyncio.create_task(self._run(), name="docker-events")
+
+    async def aclose(self) -> None:
+        for task in (self._task, self._relist):
+            if task is not None:
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
+        self._task = None
+        for hints in self._listeners:
+            hints.put(None)
+
+    async def changes(self) -> AsyncIterator[str]:
+        """Keys whose answer may be another one."""
+        hints = _Hints()
+        self._listeners.add(hints)
+        try:
+            while not hints.closed:
+                for key in await hints.take():
+                    yield key
+        finally:
+            self._listeners.discard(hints)
+
+    def hint(self, key: str) -> None:
+        for hints in self._listeners:
+            hints.put(key)
+
+    @contextlib.contextmanager
+    def end_of(self, container: str) -> Iterator[asyncio.Event]:
+        """An event that is set when the container runs no more, or isn't there."""
+        event = asyncio.Event()
+        waiting = self._ends.setdefault(container, set())
+        waiting.add(event)
+        self._tell_end(container)
+        try:
+            yield event
+        finally:
+            waiting.discard(event)
+            if not waiting and self._ends.get(container) is waiting:
+                del self._ends[container]
+
+    def _tell_end(self, container: str) -> None:
+        waiting = self._ends.get(container)
+        seen = self.table.get(container) if waiting else None
+        if waiting and (seen is None or seen.ended or seen.gone):
+            for event in waiting:
+                event.set()
+
+    async def ready(self) -> None:
+        """Return when the table is true. Raises Unavailable."""
+        if not self.problem:
+            return
+        self._again.set()
+        try:
+            await self._listed()
+        except (EngineAway, EngineError) as error:
+            raise Unavailable(str(error)) from error
+
+    async def look(self, container: str) -> Seen | None:
+        """Ask for one container; None when it isn't there. Raises Unavailable."""
+        try:
+            async with self._limit:
+                answer = await self._engine.inspect(container)
+        except (EngineAway, EngineError) as error:
+            raise Unavailable(str(error)) from error
+        if answer is None:
+            self.table.lose(container)
+            self._tell_end(container)
+            return self.table.get(container)
+        seen = self.table.inspected(answer)
+        self._tell_end(container)
+        return seen
+
+    async def _run(self) -> None:
+        pause = 0.1
+        while True:
+            try:
+                await self._follow()
+            except (EngineAway, EngineError) as error:
+                self._lost(str(error))
+            except Exception as error:
+                log.exception("events of the Docker engine can't be followed")
+                self._lost(f"its events can't be followed: {error}")
+            self._again.clear()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(pause):
+                    await self._again.wait()
+            await asyncio.sleep(0.05)
+            pause = min(2 * pause, MOST_PAUSE) if self.problem else 0.1
+
+    async def _follow(self) -> None:
+        now = await self._engine.time()
+        since = min(self._last / 1e9, now) if self._last else now
+        async with self._engine.events(_EVENT_FILTERS, since=f"{since - _OVERLAP:.0f}") as events:
+            await self._listed()
+            self._returned()
+            nurse = asyncio.create_task(self._relist_at_times())
+            try:
+                async for event in events:
+                    self._event(event)
+            finally:
+                nurse.cancel()
+        raise EngineAway("the engine ended its events")
+
+    def _event(self, event: Json) -> None:
+        self._last = max(self._last, int(event.get("timeNano") or 0))
+        seen = self.table.event(event)
+        if seen is not None and event.get("Action") in _HINTS:
+            self._changed(seen)
+
+    def _changed(self, seen: Seen) -> None:
+        self._tell_end(seen.id)
+        self.hint(seen.run.key)
+
+    async def _relist_at_times(self) -> None:
+        while True:
+            await asyncio.sleep(RELIST_SECONDS)
+            if any(not seen.ended for seen in self.table.here()):
+                with contextlib.suppress(EngineAway, EngineError):
+                    await self._listed()
+
+    async def _listed(self) -> None:
+        """Ask for the list; whoever asks meanwhile shares the answer."""
+        if self._relist is None or self._relist.done():
+            self._relist = asyncio.create_task(self._list())
+            self._relist.add_done_callback(_heard)
+        await asyncio.shield(self._relist)
+
+    async def _list(self) -> None:
+        before = frozenset(seen.id for seen in self.table.here())
+        items = await self._engine.containers(FILTERS)
+        for seen in self.table.listed(items, before):
+            self._changed(seen)
+
+    def _lost(self, why: str) -> None:
+        if not self.problem:
+            log.warning("the Docker engine at %s can't be listened to: %s", self._engine.address, why)
+            self._left = self._clock.now()
+        self.problem = why
+
+    def _returned(self) -> None:
+        if self.problem:
+            self.gaps.append((self._left, self._clock.now()))
+            self.problem = ""
+            for call in self.on_return:
+                call()
+
+
+def _heard(task: asyncio.Task[None]) -> None:
+    """Nobody may be waiting any more: an error that no one takes is no news."""
+    if not task.cancelled():
+        task.exception()
+
+
+class _Hints:
+    """Keys for one reader, each once however often it is put."""
+
+    def __init__(self) -> None:
+        self._keys: dict[str, None] = {}
+        self.closed = False
+        self._some = asyncio.Event()
+
+    def put(self, key: str | None) -> None:
+        if key is None:
+            self.closed = True
+        else:
+            self._keys[key] = None
+        self._some.set()
+
+    async def take(self) -> list[str]:
+        await self._some.wait()
+        self._some.clear()
+        keys = list(self._keys)
+        self._keys.clear()
+        return keys

@@ -1,0 +1,283 @@
+"""From a plan to a running container: created, filled, started, once, also after a crash in between."""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass, field, replace
+
+from nemo_jobs.backends.api import BackendError, Json, Plan, Rejected, Unavailable
+from nemo_jobs.backends.docker import labels, launcher, reasons, spec, volumes
+from nemo_jobs.backends.docker.calls import DockerEngine
+from nemo_jobs.backends.docker.creator import Creator
+from nemo_jobs.backends.docker.errors import EngineAway, EngineError
+from nemo_jobs.backends.docker.storage import JobStorage
+from nemo_jobs.backends.docker.table import Table, micros
+from nemo_jobs.backends.docker.users import Users
+
+log = logging.getLogger(__name__)
+
+#: Starts at a time, and tries of one.
+STARTS, TRIES = 10, 3
+#: Seconds between the tries.
+RETRY_SECONDS = 5.0
+#: How long another service may take between creating a container and starting it, in seconds.
+OTHERS_SECONDS = 20.0
+_LOOK_SECONDS = 0.05
+
+
+@dataclass(slots=True)
+class Started:
+    """A container that runs, or ran, for a plan."""
+
+    container: str
+    name: str
+    labels: Mapping[str, str]
+    image: str = ""
+
+
+@dataclass(slots=True)
+class Tools:
+    """What a start needs of its backend."""
+
+    engine: DockerEngine
+    table: Table
+    site: spec.Site
+    creator: Creator
+    users: Users
+    storage: JobStorage
+    folder_root: str | None = None
+    stages: dict[str, str] = field(default_factory=dict)
+    places: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(STARTS))
+
+
+class Start:
+    """The start of one plan."""
+
+    def __init__(self, tools: Tools, plan: Plan) -> None:
+        self._tools, self._plan, self._engine = tools, plan, tools.engine
+        self._image = spec.image_of(plan, tools.site)
+        self._phase = "creating"
+
+    async def run(self) -> Started:
+        """Raises Rejected, when nothing of it is left, and Unavailable."""
+        async with self._place():
+            try:
+                return await self._resumed() or await self._new()
+            except EngineAway as error:
+                raise Unavailable(str(error)) from error
+            except EngineError as error:
+                raise reasons.explained(error, self._phase, self._image) from error
+
+    @contextlib.asynccontextmanager
+    async def _place(self) -> AsyncIterator[None]:
+        stages, key = self._tools.stages, self._plan.key
+        stages[key] = f"waits for one of {STARTS} places to be started"
+        try:
+            async with self._tools.places:
+                self._tell("creating")
+                yield
+        finally:
+            stages.pop(key, None)
+
+    def _tell(self, phase: str) -> None:
+        self._phase = phase
+        self._tools.stages[self._plan.key] = f"{phase} a container of image {self._image}"
+
+    # A container of its own
+
+    async def _new(self) -> Started:
+        found = await self._known()
+        if found is not None:
+            return found
+        spec.container_body(self._plan, self._tools.site)  # what can't be is refused before anything is made
+        await self._check_volumes()
+        for _ in range(TRIES):
+            mount = await self._tools.storage.prepare(self._plan, self._image)
+            launched = await launcher.wanted(self._plan, self._engine, self._image)
+            body = spec.container_body(self._plan, self._tools.site, job_storage=mount, launched=launched)
+            try:
+                return await self._create(body)
+            except EngineError as error:
+                if not error.conflict:
+                    await self._undo(None)
+                    raise
+            answer = await self._engine.inspect(self._plan.key)
+            if answer is not None:
+                return await self._adopt(answer)
+        raise Unavailable(f"the name {self._plan.key} is taken and given back again and again")
+
+    async def _create(self, body: Json) -> Started:
+        image = asyncio.create_task(self._engine.image(self._image))
+        try:
+            container = await self._engine.create(self._plan.key, body)
+            made = Started(container, self._plan.key, body["Labels"], body["Image"])
+            await self._finish(made, await image)
+        finally:
+            image.cancel()
+        return made
+
+    async def _finish(self, made: Started, image: Json | None) -> None:
+        """Fill a created container and start it; what can't be started is taken away."""
+        try:
+            await self._fill(made, image or {})
+            self._tell("starting")
+            await self._start(made.container)
+        except EngineError as error:
+            why = reasons.explained(error, self._phase, self._image)
+            if isinstance(why, Rejected):
+                await self._undo(made.container)
+            raise why from error
+        except Rejected:
+            await self._undo(made.container)
+            raise
+
+    async def _fill(self, made: Started, image: Json) -> None:
+        user = spec.ImageFacts.of(image).user
+        owner = await self._tools.users.owner(str(image.get("Id", "")), user, made.container)
+        folders = volumes.task_folders(self._plan, owner)
+        if (shared := self._tools.storage.folder(self._plan, owner)) is not None:
+            folders.append(shared)
+        program = await launcher.files(self._plan)
+        root = self._tools.folder_root
+        if root is not None and await volumes.fill_here(root, folders):
+            if program:
+                await self._engine.put_archive(made.container, "/", volumes.tar_of((), program))
+            return
+        await self._tools.storage.write_token(self._plan, owner, self._image)
+        sent = [folder for folder in folders if folder.path != spec.TOKEN_DIR]
+        await self._engine.put_archive(made.container, "/", volumes.tar_of(sent, program))
+
+    async def _start(self, container: str) -> None:
+        for attempt in range(1, TRIES + 1):
+            try:
+                await self._engine.start(container)
+                return
+            except EngineError as error:
+                if attempt == TRIES or not reasons.fleeting(error):
+                    raise
+                log.warning("start of %s failed and is tried again: %s", self._plan.key, error)
+            await asyncio.sleep(RETRY_SECONDS)
+
+    async def _undo(self, container: str | None) -> None:
+        """Take away what a start that failed has left. What can't be now, a sweep finds."""
+        try:
+            if container is not None:
+                await self._engine.remove(container, force=True, volumes=True)
+            names = labels.task_volumes(self._plan.workspace, self._plan.job, self._plan.task)
+            for name in names.all:
+                await self._engine.volume_remove(name)
+            await self._tools.storage.undo(self._plan)
+        except (EngineError, EngineAway, BackendError) as error:
+            log.warning("what a failed start of %s left is removed later: %s", self._plan.key, error)
+
+    async def _check_volumes(self) -> None:
+        """The engine would make volumes that don't exist, empty."""
+        settings: spec.DockerSettings = self._plan.config
+        for mount in settings.storage.additional_volume_mounts:
+            if mount.kind != "volume" or mount.allow_create_volume:
+                continue
+            if await self._engine.volume_inspect(mount.volume_name) is None:
+                raise Rejected(
+                    f"the engine has no volume {mount.volume_name}, which profile {self._plan.profile} "
+                    f"mounts at {mount.mount_path}; create it, or set allow_create_volume"
+                )
+
+    # A container that is there already
+
+    async def _known(self) -> Started | None:
+        """The run's container under a name that somebody else gave it."""
+        for seen in self._tools.table.here():
+            if (
+                seen.marks.get(labels.KEY) == self._plan.key
+                and seen.marks.get(labels.TYPE) == labels.JOB_TYPE
+            ):
+                answer = await self._engine.inspect(seen.id)
+                return None if answer is None else await self._adopt(answer)
+        return None
+
+    async def _adopt(self, answer: Json) -> Started:
+        marks = (answer.get("Config") or {}).get("Labels") or {}
+        if not labels.ours(marks) or marks[labels.KEY] != self._plan.key:
+            raise Rejected(
+                f"a container that isn't of this job has the name {self._plan.key} already; "
+                "rename or remove it, and run the job again"
+            )
+        made = Started(
+            answer["Id"], answer["Name"].removeprefix("/"), marks, answer["Config"].get("Image", "")
+        )
+        if not _never_started(answer) or await self._started_elsewhere(made, marks):
+            return made
+        await self._finish(made, await self._engine.image(answer["Image"]))
+        return made
+
+    async def _started_elsewhere(self, made: Started, marks: Mapping[str, str]) -> bool:
+        """Whether the service that created it has started it by now; False when it won't any more."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + OTHERS_SECONDS
+        while self._tools.creator.lives(marks.get(labels.CREATOR, "")) and loop.time() < deadline:
+            await asyncio.sleep(_LOOK_SECONDS)
+            answer = await self._engine.inspect(made.container)
+            if answer is None:
+                raise Unavailable("another service took back the start of this run", retry_after=0.5)
+            if not _never_started(answer):
+                return True
+        return False
+
+    # The container of the run before
+
+    async def _resumed(self) -> Started | None:
+        """The paused container started again; None when there is none that fits."""
+        before = self._plan.resumes
+        answer = await self._engine.inspect(str(before.data["container"])) if before is not None else None
+        if before is None or answer is None:
+            return None
+        marks = (answer.get("Config") or {}).get("Labels") or {}
+        made = Started(
+            answer["Id"], answer["Name"].removeprefix("/"), marks, answer["Config"].get("Image", "")
+        )
+        run = labels.run_of(made.name, marks)
+        if run.key == self._plan.key:  # taken up after a crash
+            if micros(answer["State"]["StartedAt"]) < run.since:
+                await self._start_again(made)
+            return made
+        if _devices(answer) != list(self._plan.devices):
+            return None
+        if answer["State"]["Status"] not in ("exited", "created", "dead"):
+            raise Unavailable("the run before has not ended yet", retry_after=0.5)
+        # All that the run before wrote is older than this, all that this one writes is younger.
+        now = micros((await self._engine.info()).get("SystemTime"))
+        made = replace(made, name=labels.name_of(labels.Run(self._plan.key, now)))
+        await self._engine.rename(made.container, made.name)
+        await self._start_again(made)
+        return made
+
+    async def _start_again(self, made: Started) -> None:
+        self._tell("starting")
+        try:
+            await self._refresh_token(made)
+            await self._start(made.container)
+        except EngineError as error:
+            raise reasons.explained(error, self._phase, self._image) from error
+
+    async def _refresh_token(self, made: Started) -> None:
+        if not self._plan.token:
+            return
+        image = await self._engine.image(made.image) or {}
+        user = spec.ImageFacts.of(image).user
+        owner = await self._tools.users.owner(str(image.get("Id", "")), user, made.container)
+        plan = replace(self._plan, task=made.labels[labels.TASK])
+        token = [folder for folder in volumes.task_folders(plan, owner) if folder.path == spec.TOKEN_DIR]
+        root = self._tools.folder_root
+        if root is None or not await volumes.fill_here(root, token):
+            await self._tools.storage.write_token(plan, owner, made.image)
+
+
+def _never_started(answer: Json) -> bool:
+    return micros(answer["State"].get("StartedAt")) == 0
+
+
+def _devices(answer: Json) -> list[str]:
+    """The GPUs that a container was created with."""
+    requests = (answer.get("HostConfig") or {}).get("DeviceRequests") or ()
+    return [device for request in requests for device in request.get("DeviceIDs") or ()]
