@@ -24,7 +24,7 @@ What the engine does (20.10, driver json-file), found by trying, and what is don
 import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
-from datetime import datetime
+from datetime import UTC, datetime
 
 from nemo_jobs.backends.api import Json, LogPiece
 from nemo_jobs.backends.docker.calls import DockerEngine
@@ -43,15 +43,22 @@ _LOOK = (0.25, 5.0)  # seconds between readings while following isn't safe
 
 
 async def logs(
-    engine: DockerEngine, container: str, task: str, cursor: Json | None, ended: asyncio.Event
+    engine: DockerEngine,
+    container: str,
+    task: str,
+    cursor: Json | None,
+    ended: asyncio.Event,
+    *,
+    since: int = 0,
 ) -> AsyncGenerator[LogPiece, None]:
     """Output behind `cursor` (None: all of it) as it is stored, until `ended` is set and all is read.
+    What was stored before `since` (microseconds of the engine's clock) is an earlier run's.
 
     `ended` says that the container runs no more, or is gone. Of one that was removed comes what was
     read before; a last piece without bytes tells when there may have been more. Raises EngineAway
     and EngineError; the cursor of the last piece leads on from there.
     """
-    reader = _Reader(engine, container, task, cursor, ended)
+    reader = _Reader(engine, container, task, cursor, ended, since)
     try:
         async for piece in reader.pieces():
             yield piece
@@ -64,30 +71,19 @@ async def logs(
         await reader.aclose()
 
 
-async def last_position(engine: DockerEngine, container: str) -> Json | None:
-    """A cursor behind everything in the log now: where the output of the next start begins. None when
-    it is empty, or there is no such container."""
-    stream = Stream(engine, container, "1", follow=False)
-    try:
-        entries = await stream.next()
-    except EngineError as error:
-        if not error.missing:
-            raise
-        entries = []
-    finally:
-        await stream.aclose()
-    if not entries:
-        return None
-    number, stamp, _ = entries[-1]  # of a tail of one
-    return Position({number: (stamp, 0)}, number).to_json()
-
-
 class _Reader:
     """Reads one log; `whole`: all that the container ever wrote was read, as far as that can be seen."""
 
     def __init__(
-        self, engine: DockerEngine, container: str, task: str, cursor: Json | None, ended: asyncio.Event
+        self,
+        engine: DockerEngine,
+        container: str,
+        task: str,
+        cursor: Json | None,
+        ended: asyncio.Event,
+        since: int,
     ) -> None:
+        self._since = f"{datetime.fromtimestamp(since / 1e6, UTC):%Y-%m-%dT%H:%M:%S.%f}000Z".encode()
         self._engine, self._container, self._task, self._ended = engine, container, task, ended
         self._position = Position.from_json(cursor)
         self._fill = Fill(None)
@@ -214,7 +210,17 @@ class _Reader:
             self._anchored = True
             self._fill.high = self._fill.high if anchor else -1
         while self._found and (entries := await stream.next()):
-            yield entries
+            if not self._position:
+                entries = self._of_this_run(entries)
+            if entries:
+                yield entries
+
+    def _of_this_run(self, entries: list[Entry]) -> list[Entry]:
+        """Of the first entries of a log those that aren't an earlier run's."""
+        earlier = next((at for at, each in enumerate(entries) if each[1] >= self._since), len(entries))
+        if earlier:
+            self._count(entries[:earlier])
+        return entries[earlier:]
 
     async def _behind_damage(self) -> AsyncIterator[LogPiece]:
         """What lies behind an entry that the engine can't read."""
