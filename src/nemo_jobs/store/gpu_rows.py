@@ -73,7 +73,7 @@ class Request:
 
 _POOL: sa.BindParameter[str] = sa.bindparam("in_pool_of")
 #: Spelled like the condition of the partial index, which is used only then.
-WANTING = sa.text("state IN ('created', 'resuming') AND gpus > 0")
+WANTING = sa.text("step.state IN ('created', 'resuming') AND step.gpus > 0")
 
 _LOCK = Statement(sa.select(gpu_pool.c.pool).where(gpu_pool.c.pool == _POOL).with_for_update())
 _DEVICES = Statement(

@@ -15,7 +15,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from nemo_jobs.domain.gpus import Turn, turn
-from nemo_jobs.domain.model import StepRecord, run_key
+from nemo_jobs.domain.model import Json, StepRecord, run_key
 from nemo_jobs.domain.names import STEP_ID
 from nemo_jobs.store.gpu_rows import (
     RESERVATION,
@@ -121,6 +121,9 @@ _POOLS_OF = Statement(
         sa.select(gpu_request.c.pool).where(gpu_request.c.holder == _HOLDER),
     )
 )
+_HELD_BY = Statement(
+    sa.select(gpu_device.c.id).where(gpu_device.c.holder == _HOLDER).order_by(gpu_device.c.position)
+)
 _FREE = Statement(
     sa.update(gpu_device)
     .where(gpu_device.c.pool == _POOL, gpu_device.c.holder == _HOLDER)
@@ -216,6 +219,11 @@ def _give(tx: Tx, pool: str, to: Request, chosen: list[str], token: str | None, 
     if to.step is None and not to.holder.startswith(RESERVATION):
         tx.count(_UNASK, {"in_pool_of": pool, "the_holder": to.holder})
         tx.wake("work", to.holder)
+
+
+def shown(tx: Tx, of: StepRecord) -> Json:
+    """What the details of a step that runs say about its devices."""
+    return {"gpus": {"devices": [row[0] for row in tx.run(_HELD_BY, {"the_holder": of.id})]}}
 
 
 def take_devices(tx: Tx, pool: str, token: str, step_id: str, now: int) -> tuple[str, ...] | None:

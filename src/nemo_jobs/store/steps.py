@@ -13,10 +13,11 @@ from dataclasses import dataclass, field, replace
 
 import sqlalchemy as sa
 
+from nemo_jobs.domain.gpus import wanted
 from nemo_jobs.domain.model import Json, StepRecord
 from nemo_jobs.domain.retention import DEFAULT, Retention
 from nemo_jobs.domain.states import State, Trigger, advance
-from nemo_jobs.store import logs, outbox
+from nemo_jobs.store import gpus, logs, outbox
 from nemo_jobs.store.gpu_rows import WANTING
 from nemo_jobs.store.logs import Chunk, LogBatch
 from nemo_jobs.store.moves import Located, Move, move
@@ -262,11 +263,13 @@ def apply(tx: Tx, token: str, step_id: str, outcome: Outcome, now: int) -> Appli
         logs.append(tx, at.step.attempt_id, at.step.name, outcome.logs)
         tx.one(_SET_CURSOR, {"step_id": step_id, "token": token, "cursor": dump(outcome.logs.cursor)})
         at = _with_cursor(at, outcome.logs.cursor)
+    path = _path(at.step.state, outcome.triggers)
+    has = gpus.shown(tx, at.step) if State.ACTIVE in path and wanted(at.step.spec["executor"]) else {}
     change = Move(
-        path=_path(at.step.state, outcome.triggers),
+        path=path,
         reason=outcome.reason,
         message=outcome.message,
-        status_details=outcome.status_details,
+        status_details={**outcome.status_details, **has},
         error_details=outcome.error_details,
         tasks=outcome.tasks,
         handle=outcome.handle,
