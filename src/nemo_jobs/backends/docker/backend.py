@@ -1,6 +1,7 @@
 """Work as containers of a Docker engine, which keeps them and their output while the service is away."""
 
 import asyncio
+import contextlib
 import logging
 import os
 from collections.abc import AsyncIterator, Sequence
@@ -294,9 +295,10 @@ class DockerBackend:
         if self._watcher.table.get(container) is None:
             await self._watcher.look(container)
         try:
-            with self._watcher.end_of(container) as ended:
-                async for piece in logs(self._engine, container, handle.data["task"], cursor, ended):
-                    if piece.at >= since:  # earlier output is that of the run before
+            with self._watcher.end_of(container, since) as ended:
+                pieces = logs(self._engine, container, handle.data["task"], cursor, ended, since=since)
+                async with contextlib.aclosing(pieces):
+                    async for piece in pieces:
                         yield piece
         except EngineAway as error:
             raise Unavailable(str(error)) from error

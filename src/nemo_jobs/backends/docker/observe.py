@@ -48,7 +48,7 @@ class Watcher:
         self._last = 0  # of the newest event, in nanoseconds
         self._limit = asyncio.Semaphore(_CALLS_AT_ONCE)
         self._listeners: set[_Hints] = set()
-        self._ends: dict[str, set[asyncio.Event]] = {}
+        self._ends: dict[str, dict[asyncio.Event, int]] = {}
 
     def start(self) -> None:
         if self._task is None:
@@ -79,24 +79,25 @@ class Watcher:
             hints.put(key)
 
     @contextlib.contextmanager
-    def end_of(self, container: str) -> Iterator[asyncio.Event]:
-        """An event that is set when the container runs no more, or isn't there."""
+    def end_of(self, container: str, since: int = 0) -> Iterator[asyncio.Event]:
+        """An event that is set when the container runs no more, having been started after `since`, or
+        isn't there."""
         event = asyncio.Event()
-        waiting = self._ends.setdefault(container, set())
-        waiting.add(event)
+        waiting = self._ends.setdefault(container, {})
+        waiting[event] = since
         self._tell_end(container)
         try:
             yield event
         finally:
-            waiting.discard(event)
+            del waiting[event]
             if not waiting and self._ends.get(container) is waiting:
                 del self._ends[container]
 
     def _tell_end(self, container: str) -> None:
         waiting = self._ends.get(container)
         seen = self.table.get(container) if waiting else None
-        if waiting and (seen is None or seen.ended or seen.gone):
-            for event in waiting:
+        for event, since in (waiting or {}).items():
+            if seen is None or seen.gone or (seen.ended and seen.started_at >= since):
                 event.set()
 
     async def ready(self) -> None:
