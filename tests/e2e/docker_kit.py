@@ -1,5 +1,6 @@
 """A service with containers, and what tests want to know of an engine behind its back."""
 
+import hashlib
 import json
 import re
 import time
@@ -87,13 +88,15 @@ class DockerService(Service):
 
     # What the engine has of this service.
 
+    @property
+    def owner(self) -> str:
+        """The label of all that is this service's: its data directory says who it is."""
+        digest = hashlib.sha256(f"nhx-data-dir:{self.data_dir}".encode()).hexdigest()
+        return f"{PREFIX}jobs_controller_instance_id={digest[:32]}"
+
     def containers(self, *labels: str) -> list[Json]:
-        """Containers of this service: all of its jobs see its folder of marks or its volume."""
-        return [
-            one
-            for one in self.api.containers(MANAGED, *labels)
-            if any(self.volume in json.dumps(mount) for mount in one["Mounts"])
-        ]
+        """Containers of this service, also those that have ended."""
+        return self.api.containers(MANAGED, self.owner, *labels)
 
     def container(self, job: str) -> Json:
         """The only task container of a job, as `inspect` has it."""
@@ -103,13 +106,13 @@ class DockerService(Service):
 
     def volumes_of(self, job: str) -> list[str]:
         """Names of volumes that a job has for itself."""
-        return [one["Name"] for one in self.api.volumes() if f"-{job}-" in one["Name"]]
+        return [one["Name"] for one in self.api.volumes(MANAGED, self.owner, f"{PREFIX}job_id={job}")]
 
     def leftovers(self) -> list[str]:
         """Names of containers and volumes of tasks that are still there."""
         containers = [name for one in self.containers() for name in one["Names"]]
-        ours = [one["Name"] for one in self.api.volumes(MANAGED)]
-        return containers + [name for name in ours if not name.startswith(self.volume)]
+        volumes = [one["Name"] for one in self.api.volumes(MANAGED, self.owner)]
+        return containers + [name for name in volumes if name != self.volume]
 
     def storage_of(self, job: str) -> Path:
         """Where the storage of a job lies on this machine."""
@@ -129,7 +132,7 @@ class DockerService(Service):
                 self.api.delete(f"/containers/{one['Id']}", force=True, v=True)
             except ApiError:
                 pass
-        for name in (self.volume, f"{self.volume}-marks"):
+        for name in (*self.leftovers(), self.volume, f"{self.volume}-marks"):
             try:
                 self.api.delete(f"/volumes/{name}", force=True)
             except ApiError:
