@@ -18,6 +18,7 @@ _log = logging.getLogger(__name__)
 _FIRST_WAIT, _LONGEST_WAIT = 3.0, 60.0  # between tries, in seconds
 _MEASURE = 2.0  # seconds between looks at the disk
 _UNPACK_PATIENCE = 6  # times `stalled`: not every engine tells how far it is in unpacking
+_QUEUED = "waiting for a place among the pulls"
 _OTHER_TRIES = 2  # of what isn't known to pass by itself
 
 
@@ -87,7 +88,7 @@ class Effort:
         self._progress = Progress()
         self._best = (0, 0, 0)  # the farthest that a try came
         self._login = Login()
-        self._note = "waiting for a place among the pulls"  # what is going on besides progress
+        self._note = _QUEUED if shared.places.locked() else ""  # what is told instead of progress
         self._failure: Exception | None = None
         self._asked_at = shared.monotonic()
         self._task = asyncio.create_task(self._run())
@@ -150,7 +151,7 @@ class Effort:
                 self._note = f"{refusal.meaning.value}: {refusal.text}; trying again in {wait:.0f} s"
                 _log.info("pull of %s: %s", self.image, self._note)
             await asyncio.sleep(wait)
-            self._note = "waiting for a place among the pulls"
+            self._note = _QUEUED
 
     async def _try(self) -> None:
         """One call to the engine, from the look at its disk to the image; raises _Refusal."""

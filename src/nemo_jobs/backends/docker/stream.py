@@ -2,12 +2,13 @@
 
 import asyncio
 import json
+import struct
 from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, cast
 
 from nemo_jobs.backends.api import Json
-from nemo_jobs.backends.docker.errors import EngineAway
+from nemo_jobs.backends.docker.errors import EngineAway, one_line
 
 if TYPE_CHECKING:
     from nemo_jobs.backends.docker.pool import Exchange
@@ -19,7 +20,9 @@ MOST_OBJECT = 4 << 20
 #: The longest frame that is believed: the engine splits output at 16 KiB.
 MOST_FRAME = 16 << 20
 
-_HEAD = 8
+# A head as two numbers: the stream with its three zeros, and the length.
+_HEAD = struct.Struct(">LL")
+_OUT, _ERR, _BROKEN = STDOUT << 24, STDERR << 24, 3 << 24
 
 
 class ByteStream:
@@ -158,26 +161,24 @@ class Demultiplexer:
         if self._rest:
             data = self._rest + data
         frames: list[tuple[int, bytes]] = []
-        add, at, size = frames.append, 0, len(data)
-        while at + _HEAD <= size:
-            begin = at + _HEAD
-            end = begin + int.from_bytes(data[at + 4 : begin])
-            if end > size:
-                self._check(data, at)
+        add, head, at, last = frames.append, _HEAD.unpack_from, 0, len(data) - _HEAD.size
+        while at <= last:  # a million turns for a million lines
+            word, length = head(data, at)
+            begin = at + 8
+            end = begin + length
+            if end > last + 8 or not (word == _OUT or word == _ERR):
+                self._check(word, length, data[begin : begin + 300])
                 break
-            stream = data[at]
-            if stream != STDOUT and stream != STDERR:
-                self._check(data, at)
-            add((stream, data[begin:end]))
+            add((1 if word == _OUT else 2, data[begin:end]))
             at = end
         self._rest = data[at:] if at else data
         return frames
 
     @staticmethod
-    def _check(data: bytes, at: int) -> None:
-        length = int.from_bytes(data[at + 4 : at + _HEAD])
-        if data[at] == 3:
-            text = data[at + _HEAD : at + _HEAD + 300].decode(errors="replace")
-            raise EngineAway(f"the engine broke off the output: {text}")
-        if data[at] > STDERR or data[at + 1 : at + 4] != b"\0\0\0" or length > MOST_FRAME:
-            raise EngineAway("the engine's output isn't in frames as expected")
+    def _check(word: int, length: int, content: bytes) -> None:
+        """Raises unless it is the head of a frame that isn't whole yet."""
+        if word == _BROKEN:
+            text = one_line(content.decode(errors="replace"))
+            raise EngineAway(f"the engine broke off the output: {text}", sent=True)
+        if word not in (_OUT, _ERR) or length > MOST_FRAME:
+            raise EngineAway("the engine's output isn't in frames as expected", sent=True)
