@@ -1,5 +1,6 @@
 """From what is known of a container to an observation. Pure."""
 
+import re
 import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,6 +14,9 @@ STACK_LINES = 80
 MOST_READ = 64 << 10
 _SIGNALS = {member.value: member.name for member in signal.Signals}
 _KILLED = 128 + signal.SIGKILL
+#: What the init process of a container says, and the codes with which it ends, when there is nothing to run.
+_NO_PROGRAM = re.compile(r"^\[FATAL +tini \([0-9]+\)\] exec (.{1,200}) failed: (.{1,100})$", re.MULTILINE)
+_NOT_RUN = frozenset({1, 126, 127})
 #: Codes with which containers end when their engine does.
 _BY_ENGINE = frozenset({_KILLED, 128 + signal.SIGTERM, 255})
 _SLACK = 2_000_000  # microseconds by which an end may lie outside of a gap that it belongs to
@@ -98,6 +102,8 @@ def _words(phase: Phase, seen: Seen, asked: Asked) -> tuple[str, str]:
             return "", "the container finished with code 0"
         case Phase.FAILED if seen.oom:
             return "", ""
+        case Phase.FAILED if seen.code in _NOT_RUN and (found := _NO_PROGRAM.search(seen.stack or "")):
+            return "program_not_found", f"the image has no program {found[1]!r} that can be run ({found[2]})"
         case Phase.FAILED if seen.code in _BY_ENGINE and _in_a_gap(seen.ended_at, asked.gaps):
             return "engine_restarted", "the container engine was stopped or restarted while it ran"
         case _:

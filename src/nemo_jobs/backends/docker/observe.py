@@ -164,7 +164,8 @@ class Watcher:
 
     def _changed(self, seen: Seen) -> None:
         self._tell_end(seen.id)
-        self.hint(seen.run.key)
+        if key := seen.run.key:  # helpers have none
+            self.hint(key)
 
     async def _relist_at_times(self) -> None:
         while True:

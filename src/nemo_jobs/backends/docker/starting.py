@@ -92,7 +92,9 @@ class Start:
             return found
         spec.container_body(self._plan, self._tools.site)  # what can't be is refused before anything is made
         await self._check_volumes()
-        for _ in range(TRIES):
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + OTHERS_SECONDS
+        while loop.time() < deadline:
             mount = await self._tools.storage.prepare(self._plan, self._image)
             launched = await launcher.wanted(self._plan, self._engine, self._image)
             body = spec.container_body(self._plan, self._tools.site, job_storage=mount, launched=launched)
@@ -105,7 +107,8 @@ class Start:
             answer = await self._engine.inspect(self._plan.key)
             if answer is not None:
                 return await self._adopt(answer)
-        raise Unavailable(f"the name {self._plan.key} is taken and given back again and again")
+            await asyncio.sleep(_LOOK_SECONDS)  # its name is taken before it can be asked for
+        raise Unavailable(f"the name {self._plan.key} is taken, and the engine shows no such container")
 
     async def _create(self, body: Json) -> Started:
         image = asyncio.create_task(self._engine.image(self._image))
