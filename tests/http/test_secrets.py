@@ -1,10 +1,14 @@
 """Secrets over HTTP, the same on both databases: values go in and come out for tasks alone."""
 
 import asyncio
+import base64
 
 import pytest
 import sqlalchemy as sa
 
+from nemo_jobs.domain.model import Unavailable
+from nemo_jobs.domain.secrets import Reference
+from nemo_jobs.http import otlp
 from tests.bed.postgres import Missing, PostgresServer
 from tests.http.kit import JOBS, body, open_service
 
@@ -234,3 +238,102 @@ async def test_a_key_file_that_others_can_read_is_told_of_with_503(service, tmp_
     answer = await service.client.post(ROTATE)
     assert answer.status_code == 503
     assert "chmod 600" in answer.json()["detail"]
+
+
+def records_of(step, *records):
+    """Log records as OTLP JSON; each is a text, or a text and attributes."""
+    said = []
+    for one in records:
+        text, attributes = one if isinstance(one, tuple) else (one, {})
+        pairs = [{"key": key, "value": {"stringValue": value}} for key, value in attributes.items()]
+        said.append({"timeUnixNano": "1", "body": {"stringValue": text}, "attributes": pairs})
+    source = {"job": step.job, "job_attempt": step.attempt_id, "job_step": step.name, "job_task": "task-1"}
+    resource = {"attributes": [{"key": k, "value": {"stringValue": v}} for k, v in source.items()]}
+    return {"resourceLogs": [{"resource": resource, "scopeLogs": [{"logRecords": said}]}]}
+
+
+async def send(service, step, *records):
+    path = f"/apis/files/v2/workspaces/default/filesets/job-fileset-{step.job}/otlp/v1/logs"
+    return await service.client.post(path, json=records_of(step, *records))
+
+
+async def lines(service, name="moth"):
+    found = (await service.client.get(f"{JOBS}/{name}/logs?limit=10000")).json()
+    return [line["message"] for line in found["data"]]
+
+
+async def given_to(service, step, *names):
+    """What the engine does before it starts a run."""
+    vault = service.app._api.parts.secrets
+    wanted = {f"V{n}": Reference("default", name) for n, name in enumerate(names)}
+    await vault.resolve(step.key, step.id, wanted)
+    return vault
+
+
+async def test_records_that_tasks_send_are_masked_by_what_their_run_was_given(service):
+    await put(service)
+    await put(service, "other", "not-of-this-job")
+    await service.client.post(JOBS, json=with_secret("token"))
+    step = await service.start()
+    vault = await given_to(service, step, "token")
+    await service.client.patch(f"{SECRETS}/token", json={"value": "changed-meanwhile"})
+    encoded = base64.b64encode(CLEAR.encode()).decode()
+    sent = (f"is {CLEAR}", f"and {encoded}", ("plain", {f"k {CLEAR}": CLEAR}), "changed-meanwhile")
+    assert (await send(service, step, *sent)).json() == {"partialSuccess": None}
+    assert (await send(service, step, f"{CLEAR}\n{CLEAR}", "not-of-this-job")).status_code == 200
+    wanted = ["is ***", "and ***", "plain", "changed-meanwhile", "***", "***", "not-of-this-job"]
+    assert await lines(service) == wanted
+    asked = {"filters": {"job": "moth", "job_attempt": step.attempt_id}}
+    path = "/apis/files/v2/workspaces/default/filesets/job-fileset-moth/otlp/v1/logs/query"
+    answer = await service.client.post(path, json=asked)
+    assert answer.json()["data"][2]["attributes"] == {"k ***": "***"}
+    assert CLEAR not in answer.text
+    await vault.rotate()
+    await send(service, step, CLEAR)
+    assert (await lines(service))[-1] == "***"
+
+
+async def test_records_that_come_late_are_masked_by_what_the_secrets_are_then(service):
+    await put(service)
+    await service.client.post(JOBS, json=with_secret("token"))
+    step = await service.start()
+    vault = await given_to(service, step, "token")
+    await service.finish(step)
+    await vault.forget(step.id)
+    await send(service, step, f"late {CLEAR}")
+    await service.client.delete(f"{SECRETS}/token")
+    await send(service, step, (f"later {CLEAR}", {"k": CLEAR}))
+    shown = await lines(service)
+    assert shown[0] == "late ***"
+    assert "withheld" in shown[1] and CLEAR not in shown[1]
+
+
+async def test_records_of_steps_without_secrets_are_stored_as_they_are(service):
+    await service.create()
+    step = await service.start()
+    await send(service, step, CLEAR)
+    await put(service)
+    await send(service, step, f"again {CLEAR}")
+    assert await lines(service) == [CLEAR, f"again {CLEAR}"]
+
+
+async def test_records_wait_outside_while_their_secrets_can_not_be_read(service, monkeypatch):
+    await put(service)
+    await service.client.post(JOBS, json=with_secret("token"))
+    step = await service.start()
+    vault = await given_to(service, step, "token")
+
+    async def away(*_):
+        raise Unavailable("the database is away", 1.0)
+
+    monkeypatch.setattr(vault.covers, "_values", away)
+    assert (await send(service, step, CLEAR)).status_code == 503
+
+    async def hang(*_):
+        await asyncio.sleep(3600)
+
+    monkeypatch.setattr(vault.covers, "_values", hang)
+    monkeypatch.setattr(otlp, "MASK_SECONDS", 0.05)
+    answer = await send(service, step, CLEAR)
+    assert answer.status_code == 503 and "later" in answer.json()["detail"]
+    assert await lines(service) == []

@@ -50,6 +50,14 @@ class KeyState(NamedTuple):
     until: int | None = None
 
 
+class Given(NamedTuple):
+    """What the work of a step may know: the secrets that its variables name, and what each of its
+    runs that have not ended was given, encrypted."""
+
+    wanted: dict[str, Reference]
+    runs: tuple[tuple[str, Sealed], ...]
+
+
 class KeyChanged(Conflict):
     """The key that was used is not the one that encrypts now: seal again with the present one."""
 

@@ -35,12 +35,14 @@ from nemo_jobs.store import ingest as store
 from nemo_jobs.store.chunks import Chunk, pack_heads
 
 if TYPE_CHECKING:
-    from nemo_jobs.otlp.records import Piece
+    from nemo_jobs.otlp.records import Hide, Masks, Piece, Source
 
 FILESET = "/apis/files/v2/workspaces/{workspace}/filesets/{name}"
 INGEST = FILESET + "/otlp/v1/logs"
 #: Requests that are decoded at once, and that may wait for it: each takes memory.
 DECODERS, MOST_WAITING = 2, 32
+#: How long a decoder waits for what it has to hide, in seconds.
+MASK_SECONDS = 10.0
 _SEGMENT = re.compile(r"[\w\-.@+]+", re.ASCII)
 _SOURCES_TOLD = 5
 _NO_SOURCE = "the resource needs the attributes job, job_attempt, job_step and job_task"
@@ -80,7 +82,8 @@ async def ingest_logs(api: Api, request: Request) -> Reply:
     form, packed = _form(request), _is_gzip(request)
     parts, path = api.parts, request.path
     now = parts.clock.now()
-    incoming, refused = await _in_thread(await request.body(), packed, form, now)
+    masks = await _masks(api, path["workspace"])
+    incoming, refused = await _in_thread(await request.body(), packed, form, now, masks)
     act = store.ingest if len({item[:4] for item in incoming}) <= store.FEW else store.ingest_from_many
     limit = parts.settings.jobs.log_limit_bytes
     task = request.access.task if request.access is not None else None
@@ -114,8 +117,26 @@ def _is_gzip(request: Request) -> bool:
     return coding == "gzip"
 
 
+async def _masks(api: Api, workspace: str) -> "Masks":
+    """What tells a decoder, which asks from its thread, what to hide in the records of a source."""
+    secrets = api.parts.secrets
+    if secrets is None or not await secrets.covers.in_use():
+        return lambda source: None
+    covers, loop = secrets.covers, asyncio.get_running_loop()
+
+    def ask(source: "Source") -> "Hide":
+        found = asyncio.run_coroutine_threadsafe(covers.of(workspace, source.attempt, source.step), loop)
+        try:
+            return found.result(MASK_SECONDS)
+        except TimeoutError:
+            found.cancel()
+            raise Unavailable("secrets can't be read now; send this batch again later", 1) from None
+
+    return ask
+
+
 async def _in_thread(
-    body: bytes, packed: bool, form: Form, now: int
+    body: bytes, packed: bool, form: Form, now: int, masks: "Masks"
 ) -> tuple[list[store.Incoming], Counter[str]]:
     """Decode beside the event loop, a few requests at once."""
     global _decoders, _waiting
@@ -125,7 +146,8 @@ async def _in_thread(
         _decoders = ThreadPoolExecutor(DECODERS, "otlp")
     _waiting += 1
     try:
-        return await asyncio.get_running_loop().run_in_executor(_decoders, _decode, body, packed, form, now)
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(_decoders, _decode, body, packed, form, now, masks)
     except BadPayload as error:
         raise Refused(400, str(error)) from None
     except TooLarge as error:
@@ -134,13 +156,15 @@ async def _in_thread(
         _waiting -= 1
 
 
-def _decode(body: bytes, packed: bool, form: Form, now: int) -> tuple[list[store.Incoming], Counter[str]]:
+def _decode(
+    body: bytes, packed: bool, form: Form, now: int, masks: "Masks"
+) -> tuple[list[store.Incoming], Counter[str]]:
     limit = MAX_DECODED if form is Form.PROTOBUF else MAX_DECODED_JSON
     data = decompressed(body, limit) if packed else body
     check_size(len(data), limit)
     incoming: list[store.Incoming] = []
     refused: Counter[str] = Counter()
-    for piece in _pieces(data, form, now):
+    for piece in _pieces(data, form, now, masks):
         if piece.source is None:
             refused[_NO_SOURCE] += piece.records
         else:
@@ -148,15 +172,15 @@ def _decode(body: bytes, packed: bool, form: Form, now: int) -> tuple[list[store
     return incoming, refused
 
 
-def _pieces(data: bytes, form: Form, now: int) -> "Iterator[Piece]":
+def _pieces(data: bytes, form: Form, now: int, masks: "Masks") -> "Iterator[Piece]":
     # Late: a service that gets no logs this way keeps the memory.
     if form is Form.PROTOBUF:
         from nemo_jobs.otlp import protobuf
 
-        return protobuf.decode(data, now * 1000, lambda source: None)
+        return protobuf.decode(data, now * 1000, masks)
     from nemo_jobs.otlp import json_form
 
-    return json_form.decode(data, now * 1000, lambda source: None)
+    return json_form.decode(data, now * 1000, masks)
 
 
 def _chunk(piece: "Piece") -> Chunk:

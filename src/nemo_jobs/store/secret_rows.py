@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
-from nemo_jobs.domain.secrets import KeyState, Reference, Sealed, SealedRow
+from nemo_jobs.domain.secrets import Given, KeyState, Reference, Sealed, SealedRow
 from nemo_jobs.store import secret_keys, secrets
 from nemo_jobs.store.db import Database
 
@@ -50,6 +50,9 @@ class SecretRows(KeyRows):
 
     async def keep_run(self, run: str, step_id: str, sealed: Sealed) -> Sealed:
         return await self._db.write(secrets.keep_run, run, step_id, sealed)
+
+    async def given_to(self, workspace: str, attempt_id: str, step: str) -> Given:
+        return await self._db.read(secrets.given_to, workspace, attempt_id, step, point=True)
 
     async def forget_runs(self, step_id: str) -> None:
         await self._db.write(secrets.forget_runs, step_id, durable=False)

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 import sqlalchemy as sa
 
 from nemo_jobs.domain.model import Conflict, NotFound
-from nemo_jobs.domain.secrets import KeyChanged, Reference, Sealed
-from nemo_jobs.store.records import text
+from nemo_jobs.domain.secrets import Given, KeyChanged, Reference, Sealed, references
+from nemo_jobs.store.records import load, text
 from nemo_jobs.store.secret_keys import key_state
 from nemo_jobs.store.sql import Statement, Tx, insert_into
-from nemo_jobs.store.tables import workspace
+from nemo_jobs.store.tables import step, workspace
 from nemo_jobs.store.tables_access import secret
 from nemo_jobs.store.tables_secrets import run_secret
 
@@ -53,6 +53,16 @@ _INSERT_RUN = Statement(
 )
 _RUN = Statement(
     sa.select(run_secret.c.value, run_secret.c.key_id).where(run_secret.c.run == sa.bindparam("the_run"))
+)
+_GIVEN = Statement(
+    sa.select(step.c.spec, run_secret.c.run, run_secret.c.value, run_secret.c.key_id)
+    .select_from(step.outerjoin(run_secret, run_secret.c.step_id == step.c.id))
+    .where(
+        step.c.attempt_id == sa.bindparam("the_attempt"),
+        step.c.name == _NAMED,
+        step.c.workspace == _IN,
+    )
+    .order_by(run_secret.c.run)
 )
 _FORGET = Statement(sa.delete(run_secret).where(run_secret.c.step_id == sa.bindparam("the_step")))
 SORTS = ("name", "-name", "created_at", "-created_at", "updated_at", "-updated_at")
@@ -164,6 +174,16 @@ def run_values(tx: Tx, run: str) -> Sealed | None:
     """What a run was given; None when nothing is known of it."""
     row = tx.one(_RUN, {"the_run": run})
     return None if row is None else Sealed(*row)
+
+
+def given_to(tx: Tx, workspace_name: str, attempt_id: str, step_name: str) -> Given:
+    """What the work of a step may know; nothing for a step that does not exist."""
+    named = {"in_workspace": workspace_name, "the_attempt": attempt_id, "the_name": step_name}
+    if any("\0" in value for value in named.values()):
+        return Given({}, ())
+    rows = tx.run(_GIVEN, named)
+    wanted = references(load(rows[0][0]), workspace_name) if rows else {}
+    return Given(wanted, tuple((row[1], Sealed(row[2], row[3])) for row in rows if row[1] is not None))
 
 
 def forget_runs(tx: Tx, step_id: str) -> None:

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from typing import Protocol
 
-from nemo_jobs.domain.secrets import KeyState, Reference, Sealed, SealedRow
+from nemo_jobs.domain.secrets import Given, KeyState, Reference, Sealed, SealedRow
 
 
 class KeyRows(Protocol):
@@ -56,6 +56,10 @@ class Rows(KeyRows, Protocol):
 
     async def keep_run(self, run: str, step_id: str, sealed: Sealed) -> Sealed:
         """Keep what a run is given; what was kept first stays. Raises KeyChanged."""
+        ...
+
+    async def given_to(self, workspace: str, attempt_id: str, step: str) -> Given:
+        """What the work of a step may know."""
         ...
 
     async def forget_runs(self, step_id: str) -> None:

@@ -8,9 +8,10 @@ from typing import Any, TypeVar
 
 from nemo_jobs.domain.clock import Clock
 from nemo_jobs.domain.model import NemoJobsError, Unavailable
-from nemo_jobs.domain.secrets import KeyChanged, Reference, Sealed
+from nemo_jobs.domain.secrets import Given, KeyChanged, Reference, Sealed
 from nemo_jobs.vault import cipher
 from nemo_jobs.vault.cipher import Unreadable
+from nemo_jobs.vault.covers import Covers
 from nemo_jobs.vault.keyring import KeyRing
 from nemo_jobs.vault.keys import Keys
 from nemo_jobs.vault.rotation import Rotation, Rotator
@@ -51,6 +52,7 @@ class Secrets:
     def __init__(self, rows: Rows, keys: Keys, clock: Clock) -> None:
         self._rows, self._ring = rows, KeyRing(rows, keys)
         self.sealer = Sealer(self._ring)
+        self.covers = Covers(rows, self.values_in)
         self._rotator = Rotator(self._ring, clock)
         self._tasks: set[asyncio.Task[None]] = set()
         self._closed = False
@@ -106,13 +108,7 @@ class Secrets:
         for the same run, the same values. Raises SecretMissing, WrongKey or Unavailable."""
         if (known := await self.values_of(run)) is not None:
             return known
-        found = await self._rows.secrets(wanted.values())
-        values = {}
-        for variable, at in wanted.items():
-            what = f"secret {str(at)!r} of variable {variable}"
-            if at not in found:
-                raise SecretMissing(f"{what} does not exist; it was deleted, or never there")
-            values[variable] = await self._opened(found[at], ("secret", *at), what)
+        values = await self._present(wanted)
 
         async def keep(sealed: Sealed) -> Sealed:
             return await self._rows.keep_run(run, step_id, sealed)
@@ -125,6 +121,17 @@ class Secrets:
         kept = await self._rows.run(run)
         return None if kept is None else await self._values(kept, run)
 
+    async def values_in(self, given: Given) -> list[str] | None:
+        """What the runs of a step know; before the first and behind the last one what its secrets
+        are now. None when that can't be known any more. Raises WrongKey or Unavailable."""
+        try:
+            if not given.runs:
+                return list((await self._present(given.wanted)).values())
+            known = [await self._values(sealed, run) for run, sealed in given.runs]
+        except SecretMissing:
+            return None
+        return [value for values in known for value in values.values()]
+
     async def forget(self, step_id: str) -> None:
         """The runs of a step have ended."""
         await self._rows.forget_runs(step_id)
@@ -135,6 +142,16 @@ class Secrets:
         if done.finished:
             self._beside(self._rotator.tidy())
         return done
+
+    async def _present(self, wanted: Mapping[str, Reference]) -> dict[str, str]:
+        found = await self._rows.secrets(wanted.values())
+        values = {}
+        for variable, at in wanted.items():
+            what = f"secret {str(at)!r} of variable {variable}"
+            if at not in found:
+                raise SecretMissing(f"{what} does not exist; it was deleted, or never there")
+            values[variable] = await self._opened(found[at], ("secret", *at), what)
+        return values
 
     async def _values(self, kept: Sealed, run: str) -> dict[str, str]:
         found: dict[str, str] = json.loads(await self._opened(kept, ("run", run), "what the run was given"))
