@@ -21,8 +21,10 @@ from tests.bed.docker_images import BUSYBOX
 class DockerHarness(Harness):
     """Several backends over one engine and one data directory; removes everything at `close`."""
 
-    def __init__(self, directory: Path, docker: DockerServer) -> None:
+    def __init__(self, directory: Path, docker: DockerServer, *, host: str = "", direct: bool = True) -> None:
+        """`host` is another way to the engine; without `direct` its disk is left to the engine alone."""
         self.directory, self.docker, self.api = directory, docker, docker.api
+        self.host, self.direct = host or docker.host, direct
         self.data_dir = directory / "data"
         self.marks = directory / "marks"
         self.marks.mkdir()
@@ -40,13 +42,11 @@ class DockerHarness(Harness):
         self._made.append(backend)
         return backend
 
-    async def unstarted(
-        self, host: str = "", data_dir: Path | None = None, direct: bool = True
-    ) -> DockerBackend:
+    async def unstarted(self, data_dir: Path | None = None) -> DockerBackend:
         """A backend of this world, or of another data directory, that has not spoken to its engine yet."""
         owner = instance_id(str(data_dir or self.data_dir), None)
-        options = Options(self.data_dir, "this", owner, direct=direct)
-        return DockerBackend(await DockerEngine.open(host or self.docker.host), options, RealClock())
+        options = Options(self.data_dir, "this", owner, direct=self.direct)
+        return DockerBackend(await DockerEngine.open(self.host), options, RealClock())
 
     def plan(self, work: Work) -> Plan:
         if work.refused:
