@@ -41,15 +41,15 @@ def is_empty(directory: str) -> bool:
         return True
 
 
-def look_through(root: str, directory: str, most_bytes: int) -> Left:
+def look_through(root: str, directory: str, most_bytes: int, known_as: tuple[str, ...] = ()) -> Left:
     """Everything that was left, in the order of names; each item whole or not at all.
 
-    No part of the way from `root` to `directory` may be a link either. Raises OSError when the
-    directory can't be read.
+    No part of the way from `root` to `directory` may be a link either. `known_as`: under these names the
+    task knew the directory, as its absolute links do. Raises OSError when the directory can't be read.
     """
     top = _open_top(root, directory)
     try:
-        return _Look(directory, top, most_bytes).all()
+        return _Look(known_as or (os.path.abspath(directory),), top, most_bytes).all()
     finally:
         os.close(top)
 
@@ -84,8 +84,8 @@ def read(root: str, directory: str, file: LeftFile) -> Generator[bytes, None, No
 class _Look:
     """One walk through a directory of results."""
 
-    def __init__(self, directory: str, top: int, most_bytes: int) -> None:
-        self._directory, self._top, self._room = os.path.abspath(directory), top, most_bytes
+    def __init__(self, known_as: tuple[str, ...], top: int, most_bytes: int) -> None:
+        self._known_as, self._top, self._room = known_as, top, most_bytes
         self._files = self._seen = 0
         self._notes: list[str] = []
         self._taken: list[LeftFile] = []  # of the item that is looked at
@@ -204,9 +204,10 @@ class _Look:
         finally:
             os.close(number)
         if text.startswith("/"):
-            if not (text + "/").startswith(self._directory + "/"):
+            begin = next((name for name in self._known_as if (text + "/").startswith(name + "/")), None)
+            if begin is None:
                 raise _LeftOut("is a link out of the directory")
-            text = text[len(self._directory) :]
+            text = text[len(begin) :]
             real.clear()
         return [name for name in text.split("/") if name not in ("", ".")]
 

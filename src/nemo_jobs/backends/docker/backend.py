@@ -13,6 +13,8 @@ from nemo_jobs.backends.api import (
     Handle,
     Health,
     Json,
+    Left,
+    LeftFile,
     LogPiece,
     Observation,
     Plan,
@@ -29,6 +31,7 @@ from nemo_jobs.backends.docker.helpers import Helpers
 from nemo_jobs.backends.docker.logs import logs
 from nemo_jobs.backends.docker.observe import Watcher
 from nemo_jobs.backends.docker.pull import PullFailed, PullLimits, Pulls
+from nemo_jobs.backends.docker.results import Results
 from nemo_jobs.backends.docker.starting import Start, Tools
 from nemo_jobs.backends.docker.stopping import Stops
 from nemo_jobs.backends.docker.storage import JobStorage, Place, subpath_mount
@@ -67,6 +70,7 @@ class DockerBackend:
         self._stops = Stops(engine, self._watcher)
         self._helpers = Helpers(engine, options.owner, self._fetch)
         self._here = Engine("", str(engine.address))
+        self._results = Results(engine, options.data_dir, self._creator)
         self._tools: Tools | None = None
         self._storage: JobStorage | None = None
         self._stages: dict[str, str] = {}
@@ -105,7 +109,8 @@ class DockerBackend:
         )
         root = await asyncio.to_thread(self._folder_root, info)
         self._storage = JobStorage(self._engine, self._helpers, self._options.owner, api)
-        self._storage.folder_root = root
+        self._storage.folder_root = self._results.folder_root = root
+        await self._results.start()
         self._tools = Tools(
             self._engine,
             self._watcher.table,
@@ -130,6 +135,7 @@ class DockerBackend:
         await self._stops.aclose()
         await self._pulls.aclose()
         await self._watcher.aclose()
+        await self._results.aclose()
         await self._engine.aclose()
 
     async def probe(self) -> Health:
@@ -266,6 +272,7 @@ class DockerBackend:
         if wipe_storage and stored and self._storage is not None:
             place = Place(stored["volume"], data["workspace"], data["job"])
             await self._storage.wipe(place, data["attempt"], stored["image"], data["image"])
+        await self._results.forget(handle)
         self._stops.forget(handle.key)
         self._watcher.hint(handle.key)
 
@@ -277,6 +284,12 @@ class DockerBackend:
         names = labels.task_volumes(data["workspace"], data["job"], data["first_task"])
         for name in names.all:
             await self._engine.volume_remove(name)
+
+    async def left(self, handle: Handle, most_bytes: int) -> Left | None:
+        return await self._results.left(handle, most_bytes) if self._here.has(handle.data) else None
+
+    def read_left(self, handle: Handle, file: LeftFile) -> AsyncIterator[bytes]:
+        return self._results.read_left(handle, file)
 
     async def handles(self) -> AsyncIterator[Handle]:
         await self._watcher.ready()
