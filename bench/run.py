@@ -15,6 +15,7 @@ from pathlib import Path
 
 from bench import machine, measures
 from bench.access import auth
+from bench.docker import Skipped, docker
 from bench.filters import filters
 from bench.lists import lists
 from bench.measures import Bench, Values
@@ -38,9 +39,10 @@ MEASURES: dict[str, Callable[[Bench], Values]] = {
     "lists": lambda bench: lists(bench.root, bench.scale),
     "filters": lambda bench: filters(bench.root, bench.scale),
     "memory": measures.memory_after_jobs,
+    "docker": docker,
 }
 #: Measured once, at the end: they are slow and hardly vary.
-ONCE = ("lists", "filters", "memory")
+ONCE = ("lists", "filters", "memory", "docker")
 
 
 def main() -> int:
@@ -62,7 +64,7 @@ def main() -> int:
         "rounds": rounds,
         "medians": medians,
     }
-    text = table(where, medians, len(next(iter(rounds.values()))))
+    text = table(where, medians, max(map(len, rounds.values()), default=0))
     OUT.mkdir(parents=True, exist_ok=True)
     (OUT / "results.json").write_text(json.dumps(report, indent=1))
     (OUT / "results.md").write_text(text)
@@ -90,7 +92,12 @@ def run(bench: Bench, names: list[str], rounds: int) -> dict[str, list[Values]]:
             if name in ONCE and number < rounds - 1:
                 continue
             bench.quiet()
-            found[name].append(MEASURES[name](bench))
+            try:
+                found[name].append(MEASURES[name](bench))
+            except Skipped as why:
+                print(f"{name}: not measured: {why}", file=sys.stderr, flush=True)
+                del found[name]
+                continue
             shown = ", ".join(f"{key} {value:.4g}" for key, value in found[name][-1].items())
             print(f"round {number + 1}, {name}: {shown}", file=sys.stderr, flush=True)
     return found

@@ -59,6 +59,20 @@ _ROWS: tuple[Row, ...] = (
         *("floor_python_pass_ms", "`python -c pass`", "≤ 110 ms"),
     ),
     ("memory", "memory with the keeper after 10,000 jobs", "memory_mib", "{:.0f} MiB", "", "", "≤ 80 MB"),
+    (
+        *("docker", "create → completed of `true` in a container, p50", "container_p50_ms", "{:.0f} ms"),
+        *("floor_container_p50_ms", "bare engine", "adds ≤ 15 ms"),
+    ),
+    ("docker", "what of that is ours", "container_added_ms", "{:.1f} ms", "", "", "≤ 15 ms"),
+    (
+        *("docker", "200 containers, 4 at a time", "containers_per_second", "{:.1f}/s"),
+        *("floor_containers_per_second", "bare engine", "≥ 0.85x"),
+    ),
+    (
+        *("docker", "log of a container, 100 MB", "container_log_mb_per_second", "{:.1f} MB/s"),
+        *("floor_container_log_mb_per_second", "following the engine's stream", "≥ 0.8x, every line"),
+    ),
+    ("docker", "calls to the engine, 100 that run", "idle_calls_per_second", "{:.2f}/s", "", "", "≤ 1/s"),
 )
 
 
