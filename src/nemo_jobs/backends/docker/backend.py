@@ -15,6 +15,7 @@ from nemo_jobs.backends.api import (
     Json,
     Left,
     LeftFile,
+    Leftover,
     LogPiece,
     Observation,
     Plan,
@@ -22,7 +23,7 @@ from nemo_jobs.backends.api import (
     Rejected,
     Unavailable,
 )
-from nemo_jobs.backends.docker import facts, labels, spec, volumes
+from nemo_jobs.backends.docker import facts, labels, spec, sweep, volumes
 from nemo_jobs.backends.docker.calls import DockerEngine
 from nemo_jobs.backends.docker.creator import Creator
 from nemo_jobs.backends.docker.errors import EngineAway, EngineError
@@ -296,6 +297,12 @@ class DockerBackend:
         for seen in self._watcher.table.here():
             if _is_task(seen) and seen.marks.get(labels.INSTANCE) == self._options.owner:
                 yield self._handle(seen)
+
+    def belongings(self) -> AsyncIterator[Leftover]:
+        return sweep.belongings(self._engine, self._options.owner)
+
+    async def discard(self, item: Leftover) -> None:
+        await sweep.discard(self._engine, item)
 
     def changes(self) -> AsyncIterator[str]:
         return self._watcher.changes()

@@ -69,7 +69,9 @@ class FolderHere:
             rest = f".{place.job}.{secrets.token_hex(4)}.gone"
             with contextlib.suppress(FileNotFoundError):
                 os.rename(place.job, rest, src_dir_fd=parent, dst_dir_fd=parent)
-                shutil.rmtree(rest, dir_fd=parent)
+            for name in os.listdir(parent):  # also what a crash has left of it
+                if name.startswith(f".{place.job}.") and name.endswith(".gone"):
+                    shutil.rmtree(name, dir_fd=parent)
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(_name(place.note), dir_fd=parent)
         finally:
