@@ -62,9 +62,9 @@ def working_directory_problem(path: str) -> str | None:
     return None
 
 
-def unusable_profiles(profiles: "ProfileSet") -> list[str]:
+def unusable_profiles(profiles: "ProfileSet") -> dict[tuple[str, str], str]:
     """The host profiles whose working directory would make every step on them fail, and why."""
-    found = []
+    found = {}
     for profile in profiles:
         directory = getattr(profile.config, "working_directory", None)
         if directory is None or profile.unavailable:
@@ -72,7 +72,8 @@ def unusable_profiles(profiles: "ProfileSet") -> list[str]:
         problem = working_directory_problem(directory)
         if problem is not None:
             name = f"{profile.provider}/{profile.profile}"
-            found.append(f"profile {name}: {problem}; mend it, or configure another working_directory")
+            hint = "mend it, or configure another working_directory"
+            found[profile.key] = f"profile {name}: {problem}; {hint}"
     return found
 
 

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import fcntl
 import logging
 import os
 import secrets
@@ -10,20 +9,32 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from nemo_jobs import exposure
 from nemo_jobs.clock import SystemClock
-from nemo_jobs.domain.addresses import is_loopback
+from nemo_jobs.containers import Containers
 from nemo_jobs.host import Slot, host_id, prepare_data_dir, unusable_profiles
+from nemo_jobs.preflight import (
+    NEEDS_POSTGRESQL,
+    Role,
+    ServiceOptions,
+    StartError,
+    early_address,
+    listen,
+    load,
+    may_be_postgresql,
+    open_database,
+    refuse_second,
+)
 
 if TYPE_CHECKING:
     from nemo_jobs.backends.api import Backend, PlatformInfo
     from nemo_jobs.config import LoadedSettings, Settings
     from nemo_jobs.domain.profiles import ProfileSet
+    from nemo_jobs.domain.retention import Retention
     from nemo_jobs.engine.engine import Engine
     from nemo_jobs.files.objects import ObjectStore
     from nemo_jobs.store.db import Database
@@ -31,41 +42,10 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("nemo_jobs")
 
-Role = Literal["all", "api", "engine"]
 #: How long the start of the keeper is waited for before it is tried again, in seconds.
 KEEPER_SECONDS = 15.0
 #: The whole of a shutdown takes at most this long, in seconds.
 SHUTDOWN_SECONDS = 4.5
-#: The defaults of section `service`, known here before settings are loaded, which takes longer.
-DEFAULT_HOST, DEFAULT_PORT = "127.0.0.1", 8080
-#: Backends of this version, by the name that profiles use.
-BACKENDS = ("subprocess",)
-
-
-_IN_USE = (
-    "another service uses the database {database}; stop it, or give this one its own --data-dir, "
-    "or PostgreSQL, which serves many"
-)
-_NEEDS_POSTGRESQL = (
-    "--role {role} needs PostgreSQL, since SQLite serves one process: "
-    "set database.url or NHX_DATABASE_URL, or leave --role away"
-)
-
-
-class StartError(Exception):
-    """The service can't start as asked; the text says what to do. Exit code 2."""
-
-
-@dataclass(frozen=True, slots=True)
-class ServiceOptions:
-    """What the command line says; None where it is silent."""
-
-    host: str | None = None
-    port: int | None = None
-    data_dir: Path | None = None
-    config: Path | None = None
-    role: Role = "all"
-    insecure_no_auth: bool = False
 
 
 def run_service(options: ServiceOptions, environ: Mapping[str, str]) -> int:
@@ -82,23 +62,23 @@ def run_service(options: ServiceOptions, environ: Mapping[str, str]) -> int:
 def _prepare(options: ServiceOptions, environ: Mapping[str, str], stack: contextlib.ExitStack) -> "Service":
     # The cheap checks come before the slow imports and before anything is made, so that a mistake
     # is told at once and leaves nothing behind.
-    if options.role != "all" and not _may_be_postgresql(options, environ):
-        raise StartError(_NEEDS_POSTGRESQL.format(role=options.role))
+    if options.role != "all" and not may_be_postgresql(options, environ):
+        raise StartError(NEEDS_POSTGRESQL.format(role=options.role))
     listener: socket.socket | None = None
-    if (address := _early_address(options, environ)) is not None:
-        listener = stack.enter_context(_listen(*address))
-    loaded = _load(options, environ)
+    if (address := early_address(options, environ)) is not None:
+        listener = stack.enter_context(listen(*address))
+    loaded = load(options, environ)
     settings = loaded.settings
     url = settings.database.url or ""
     sqlite = not url or url.startswith("sqlite")
     if options.role != "all" and sqlite:
-        raise StartError(_NEEDS_POSTGRESQL.format(role=options.role))
+        raise StartError(NEEDS_POSTGRESQL.format(role=options.role))
     host = options.host or settings.service.host
     if (why := exposure.problem(host, settings, options.insecure_no_auth)) is not None:
         raise StartError(why)
     if listener is None:
         port = settings.service.port if options.port is None else options.port
-        listener = stack.enter_context(_listen(host, port))
+        listener = stack.enter_context(listen(host, port))
     from nemo_jobs.config import default_data_dir
 
     try:
@@ -108,13 +88,13 @@ def _prepare(options: ServiceOptions, environ: Mapping[str, str], stack: context
         raise StartError(f"data directory: {error}") from error
     url = url or f"sqlite:///{data_dir}/nemo-jobs.db"
     if sqlite:
-        _refuse_second(Path(url.removeprefix("sqlite:///")))
+        refuse_second(Path(url.removeprefix("sqlite:///")))
     from nemo_jobs.logs_setup import set_up_logging
 
     set_up_logging(settings.service.log_level, settings.service.log_format)
     _tell(loaded)
     keeper = _begin_keeper(data_dir) if options.role != "api" else None
-    db = _open_database(url)
+    db = open_database(url)
     return Service(settings, data_dir, slot, listener, db, options.role, keeper)
 
 
@@ -136,85 +116,11 @@ def _begin_keeper(data_dir: Path) -> threading.Thread:
     return thread
 
 
-def _may_be_postgresql(options: ServiceOptions, environ: Mapping[str, str]) -> bool:
-    """Whether some setting could name PostgreSQL, judged without reading settings as such."""
-    written = _written(options, environ)
-    return bool(environ.get("NHX_DATABASE_URL")) or b"postgres" in written or b"\\" in written
-
-
-def _early_address(options: ServiceOptions, environ: Mapping[str, str]) -> tuple[str, int] | None:
-    """Where to listen, when no setting can have a say in it."""
-    host, port = options.host, options.port
-    if not _written(options, environ) and not any(name.startswith("NHX_SERVICE_") for name in environ):
-        host, port = host or DEFAULT_HOST, DEFAULT_PORT if port is None else port
-    # Others must not even connect before it is known whether they may.
-    return None if host is None or port is None or not is_loopback(host) else (host, port)
-
-
-def _written(options: ServiceOptions, environ: Mapping[str, str]) -> bytes:
-    """The text of the configuration file; nothing when there is none."""
-    named = options.config or environ.get("NHX_CONFIG_FILE_PATH")
-    try:
-        return Path(named or "/etc/nhx/config.yaml").read_bytes()
-    except OSError:
-        return b"\\" if named else b""  # one that can't be read is told of by the configuration
-
-
-def _load(options: ServiceOptions, environ: Mapping[str, str]) -> "LoadedSettings":
-    from nemo_jobs.config import ConfigError, load_settings
-
-    try:
-        return load_settings(options.config, environ)
-    except ConfigError as error:
-        raise StartError(f"the configuration can't be used\n{error}") from error
-
-
-def _refuse_second(database: Path) -> None:
-    """The lock itself is taken when the database is opened; this only tells of it sooner."""
-    try:
-        with database.with_name(database.name + ".lock").open("rb") as file:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except FileNotFoundError:
-        return
-    except OSError as error:
-        raise StartError(_IN_USE.format(database=database)) from error
-
-
-@contextlib.contextmanager
-def _listen(host: str, port: int) -> Iterator[socket.socket]:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # The protocol is named, since asyncio switches Nagle's delay off only on sockets that say TCP.
-    with socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP) as listener:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            listener.bind((host, port))
-            listener.listen(2048)
-        except OSError as error:
-            text = f"can't listen on {host}:{port}: {error.strerror}; choose another with --port or --host"
-            raise StartError(text) from error
-        yield listener
-
-
 def _tell(loaded: "LoadedSettings") -> None:
     if loaded.source is not None:
         log.info("configuration read from %s", loaded.source)
     for warning in loaded.warnings:
         log.warning("configuration: %s", warning)
-
-
-def _open_database(url: str) -> "Database":
-    from nemo_jobs.domain.model import Unavailable
-    from nemo_jobs.store.db import Database, Locked, SchemaTooNew
-
-    try:
-        return Database.open(url, clock=SystemClock())
-    except Locked as error:
-        text = (
-            f"{error}: another service uses this data directory; stop it, or give this one its own --data-dir"
-        )
-        raise StartError(text) from error
-    except (SchemaTooNew, Unavailable, OSError) as error:
-        raise StartError(str(error)) from error
 
 
 class Service:
@@ -232,11 +138,13 @@ class Service:
     ) -> None:
         self._keeper = keeper
         self._settings, self._data_dir, self._slot = settings, data_dir, slot
-        self._listener, self._db, self._role = listener, db, role
+        self.listener, self._db, self._role = listener, db, role
         self._clock = SystemClock()
         self._stop = asyncio.Event()
         self._backends: dict[str, Backend] = {}
         self._engine: Engine | None = None
+        self._containers = Containers(settings, data_dir, host_id(), self._clock)
+        self._watch: asyncio.Task[None] | None = None
         self._objects: ObjectStore | None = None
         self._secrets: Secrets | None = None
 
@@ -248,7 +156,7 @@ class Service:
         try:
             await self._start_database()
             await self._open_stores()
-            profiles = self._profiles()
+            profiles = await self._profiles()
             if self._role != "api":
                 await self._start_engine(profiles)
             await self._serve(profiles)
@@ -265,7 +173,7 @@ class Service:
         try:
             await self._db.start()
             await self._db.write(workspaces.ensure_defaults, self._clock.now())
-            exposure.tell(self._listener.getsockname()[0], self._settings, await self._db.read(tokens.count))
+            exposure.tell(self.listener.getsockname()[0], self._settings, await self._db.read(tokens.count))
         except Unavailable as error:
             raise StartError(f"the database can't be used: {error}") from error
 
@@ -280,13 +188,19 @@ class Service:
         except Unavailable as error:
             raise StartError(str(error)) from error
 
-    def _profiles(self) -> "ProfileSet":
-        from nemo_jobs.domain.profiles import resolve_profiles
-
-        profiles = resolve_profiles(self._settings, docker=False, available=BACKENDS)
+    async def _profiles(self) -> "ProfileSet":
+        if self._role == "api":
+            # Engines elsewhere run the work; whether theirs answers is told by the steps that wait.
+            return self._containers.profiles(docker=True)
+        await self._containers.look()
+        profiles = self._containers.profiles()
         for (provider, profile), why in profiles.left_out.items():
-            log.warning("profile %s/%s is left out: %s", provider, profile, why)
-        for problem in unusable_profiles(profiles):
+            if (provider, profile) not in profiles.expected:
+                log.warning("profile %s/%s is left out: %s", provider, profile, why)
+        if profiles.expected:
+            names = ", ".join("/".join(key) for key in sorted(profiles.expected))
+            log.warning("%s; %s can be used when one answers", self._containers.problem, names)
+        for problem in unusable_profiles(profiles).values():
             log.warning("%s", problem)
         return profiles
 
@@ -301,7 +215,6 @@ class Service:
 
     async def _make_engine(self, profiles: "ProfileSet") -> None:
         from nemo_jobs.backends.subprocess import SubprocessBackend
-        from nemo_jobs.domain.retention import retention_of
         from nemo_jobs.engine.engine import Engine
         from nemo_jobs.engine.options import Options
 
@@ -311,6 +224,8 @@ class Service:
         if self._keeper is not None:
             await asyncio.to_thread(self._keeper.join, KEEPER_SECONDS)
         await backend.start()
+        if (containers := self._containers.backend) is not None:
+            self._backends[containers.name] = containers
         options = Options(
             host=host,
             owner=f"{host}:{self._data_dir}:{self._slot.number}",
@@ -320,13 +235,30 @@ class Service:
             task_tokens=self._settings.auth.enabled,
             cores=os.cpu_count() or 1,
             retention_days=self._settings.jobs.retention_days,
-            retention=retention_of(self._settings.jobs.storage, profiles),
+            retention=self._retention(),
             objects=self._objects,
             secrets=self._secrets,
             unusable=lambda: unusable_profiles(profiles),
         )
         self._engine = Engine(self._db, profiles, self._backends, self._clock, options)
         await self._engine.start()
+        if profiles.expected:
+            self._watch = asyncio.create_task(self._containers.watch(self._engine_came(profiles)))
+
+    def _engine_came(self, profiles: "ProfileSet") -> "Callable[[Backend], Awaitable[None]]":
+        async def came(backend: "Backend") -> None:
+            assert self._engine is not None  # noqa: S101 - it is watched for since there is one
+            self._backends[backend.name] = backend
+            await self._engine.add(backend)
+            profiles.become(self._containers.profiles())
+
+        return came
+
+    def _retention(self) -> "Retention":
+        from nemo_jobs.domain.retention import retention_of
+
+        # Of all profiles that may ever be in force here.
+        return retention_of(self._settings.jobs.storage, self._containers.profiles(docker=True))
 
     def _platform(self) -> "PlatformInfo":
         from nemo_jobs.backends.api import PlatformInfo
@@ -334,21 +266,20 @@ class Service:
         platform, service = self._settings.platform, self._settings.service
         base = platform.given_base_url or self._address()
         if self._role == "all":
-            exposure.tell_elsewhere(platform.given_base_url, self._listener.getsockname()[1])
+            exposure.tell_elsewhere(platform.given_base_url, self.listener.getsockname()[1])
         found = platform.service_discovery
         base = found.get("platform") or found.get("base") or base
         urls = {name: found.get(name) or base for name in ("files", "secrets", "jobs", "auth", "models")}
         return PlatformInfo({"base": base, **urls}, service.log_level, service.log_format)
 
     def _address(self) -> str:
-        host, port = self._listener.getsockname()[:2]
+        host, port = self.listener.getsockname()[:2]
         anywhere = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}  # noqa: S104 - read here, not bound
         shown = anywhere.get(host, f"[{host}]" if ":" in host else host)
         return f"http://{shown}:{port}"
 
     async def _serve(self, profiles: "ProfileSet") -> None:
         from nemo_jobs import __version__
-        from nemo_jobs.domain.retention import retention_of
         from nemo_jobs.http.app import create_app
         from nemo_jobs.http.parts import Parts
         from nemo_jobs.serving import Server, make_config
@@ -358,14 +289,14 @@ class Service:
             *(self._db, self._settings, profiles, self._clock, self._engine, __version__),
             objects=self._objects,
             secrets=self._secrets,
-            retention=retention_of(self._settings.jobs.storage, profiles),
+            retention=self._retention(),
         )
         app = create_app(parts)
         await app.start()
         tracing = open_tracing(self._db, __version__, os.environ)
         traces = asyncio.create_task(tracing.run()) if tracing else None
         server = Server(make_config(app), on_ready=self._say_ready)
-        serving = asyncio.create_task(server.run_on(self._listener))
+        serving = asyncio.create_task(server.run_on(self.listener))
         stopping = asyncio.create_task(self._stop.wait())
         await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
         stopping.cancel()
@@ -380,11 +311,15 @@ class Service:
         print(f"nemo-jobs is ready at {self._address()} (data in {self._data_dir})", flush=True)
 
     async def _shut_down(self) -> None:
+        if self._watch is not None:
+            self._watch.cancel()
+            await asyncio.gather(self._watch, return_exceptions=True)
         if self._engine is not None:
             await self._engine.stop()
             self._say_stopped(self._engine.running_on_host())
         for backend in self._backends.values():
             await backend.aclose()
+        await self._containers.aclose()
         if self._secrets is not None:
             await self._secrets.aclose()
         await self._db.aclose()

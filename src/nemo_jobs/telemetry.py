@@ -31,6 +31,7 @@ METRICS = {
     "nemo_jobs_http_requests_total": "answered requests, by route, method and status",
     "nemo_jobs_http_request_seconds": "time until a request was answered, by route",
     "nemo_jobs_log_followers": "clients that follow a log now",
+    "nemo_jobs_profile_up": "1 for a profile on which work can be started now, 0 for one on which it can't",
 }
 REQUEST_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 STEP_BUCKETS = (0.01, 0.1, 1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3600.0, 4 * 3600.0, 24 * 3600.0)
@@ -149,8 +150,13 @@ class EventTail:
 class Metrics:
     """Counts requests, and tells everything in Prometheus' format."""
 
-    def __init__(self, db: Database, followers: Callable[[], int]) -> None:
-        self._db, self._followers = db, followers
+    def __init__(
+        self,
+        db: Database,
+        followers: Callable[[], int],
+        up: Callable[[], Mapping[tuple[str, str], bool]] = dict,
+    ) -> None:
+        self._db, self._followers, self._up = db, followers, up
         self._tail = EventTail(db)
         self._steps = StepMeter()
         self._requests: Counter[tuple[str, str, int]] = Counter()
@@ -210,6 +216,7 @@ class Metrics:
             "nemo_jobs_http_request_seconds", ("route",), [([r], h) for r, h in self._seconds.items()]
         )
         yield _filled(gauge("nemo_jobs_log_followers", ()), {(): self._followers()})
+        yield _filled(gauge("nemo_jobs_profile_up", ("provider", "profile")), self._up())
 
     async def _catch_up(self) -> None:
         read = 0

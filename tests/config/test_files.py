@@ -7,7 +7,7 @@ import pytest
 from nemo_jobs.config import ConfigError, Settings, default_data_dir, load_settings
 from nemo_jobs.config_yaml import read_yaml
 from nemo_jobs.domain.profiles import KubernetesJobConfig, VolcanoJobConfig, resolve_profiles
-from nemo_jobs.service import DEFAULT_HOST, DEFAULT_PORT
+from nemo_jobs.preflight import DEFAULT_HOST, DEFAULT_PORT
 from tests.config.loading import load, problem, problems
 
 SEEDS = sorted((Path(__file__).parent / "seeds").glob("*.yaml"))

@@ -145,6 +145,35 @@ def test_profiles_whose_backend_cannot_start_are_left_out_with_the_reason() -> N
     assert "e2e" in found.left_out["cpu", "test"]
 
 
+def test_profiles_of_a_docker_engine_that_is_not_there_are_expected_and_take_their_place_when_it_comes() -> (
+    None
+):
+    own = {"backend": "docker", "profile": "own", "config": {"max_concurrent": 3}}
+    other = {"backend": "e2e", "profile": "test"}
+    given, available = settings("docker", executors=[own, other]), ("subprocess", "docker")
+    found = resolve_profiles(given, docker=False, available=available, no_docker="it is asleep")
+    held = found
+    assert pairs(found) == {"subprocess/default subprocess"}
+    assert found.expected == {("cpu", "default"), ("gpu", "default"), ("cpu", "own")}
+    assert all(found.left_out[key] == "it is asleep" for key in found.expected)
+    with pytest.raises(Invalid, match="is configured but not in force: it is asleep"):
+        check_profiles(spec_of(container()), found)
+    found.become(resolve(given, docker=True, available=available))
+    assert {key for key in held.profiles if key[0] != "subprocess"} == {
+        ("cpu", "default"),
+        ("gpu", "default"),
+        ("cpu", "own"),
+    }
+    assert not held.expected and set(held.left_out) == {("cpu", "test")}
+    check_profiles(spec_of(container()), held)
+
+
+@pytest.mark.parametrize("runtime", ["none", "kubernetes"])
+def test_no_docker_profile_is_expected_where_none_is_built_in_or_written(runtime: str) -> None:
+    found = resolve_profiles(settings(runtime), docker=False, available=("subprocess", "docker"))
+    assert not found.expected
+
+
 def test_kubernetes_profiles_are_listed_before_their_backend_exists() -> None:
     found = resolve(settings("kubernetes"), available=("subprocess",))
     assert {profile.key for profile in found.listed()} == {

@@ -45,6 +45,7 @@ class EngineStandIn:
 
     loops: dict = field(default_factory=lambda: {"jobs": True})
     troubles: list = field(default_factory=list)
+    away: dict = field(default_factory=dict)
 
     def health(self):
         return self.loops
@@ -57,6 +58,9 @@ class EngineStandIn:
 
     def render(self, step):
         return {"argv": step.spec["executor"]["command"], "key": step.key}
+
+    def trouble(self, profile):
+        return self.away.get(profile.key, "")
 
     def arrive(self, provider, profile):
         return None

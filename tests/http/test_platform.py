@@ -57,9 +57,20 @@ jobs:
             ("subprocess", "default", "subprocess"),
             ("subprocess", "small", "subprocess"),
         }
-        assert set(listed[0]) == {"provider", "profile", "backend", "config"}
+        assert set(listed[0]) == {"provider", "profile", "backend", "config", "health"}
+        assert listed[0]["health"] == {"ok": True, "message": ""}
         assert listed[0]["config"]["working_directory"] == "/tmp/nhx-subprocess-jobs"
         assert listed[0]["config"]["default_task_image"] is None
+
+
+async def test_c051_a_profile_that_can_take_no_work_says_why_in_the_list_and_in_metrics(service):
+    service.engine.away = {("subprocess", "default"): "nobody answers"}
+    (listed,) = await get(service, "/apis/jobs/v2/execution-profiles")
+    assert listed["health"] == {"ok": False, "message": "nobody answers"}
+    name = 'nemo_jobs_profile_up{profile="default",provider="subprocess"}'
+    assert f"{name} 0.0" in (await service.client.get("/metrics")).text
+    service.engine.away = {}
+    assert f"{name} 1.0" in (await service.client.get("/metrics")).text
 
 
 async def test_the_document_is_served(service):

@@ -50,7 +50,8 @@ def run(
     """
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, stop_at_once)
-    from nemo_jobs.service import ServiceOptions, run_service
+    from nemo_jobs.preflight import ServiceOptions
+    from nemo_jobs.service import run_service
 
     options = ServiceOptions(host, port, data_dir, config, role, insecure_no_auth)  # type: ignore[arg-type]
     sys.exit(run_service(options, os.environ))

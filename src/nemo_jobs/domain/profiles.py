@@ -158,12 +158,14 @@ class Profile:
         return {"provider": self.provider, "profile": self.profile, "backend": self.backend, "config": config}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ProfileSet:
-    """All profiles in force. `left_out` says of each other configured one why it is not."""
+    """All profiles in force. `left_out` says of each other configured or built-in one why it is not;
+    those that are `expected` come when their engine does, by `become`."""
 
     profiles: Mapping[Key, Profile]
     left_out: Mapping[Key, str] = field(default_factory=lambda: MappingProxyType({}))
+    expected: frozenset[Key] = frozenset()
     #: Profiles that the configuration file names with provider subprocess.
     explicit_subprocess: frozenset[str] = frozenset()
     #: Docker is asked to keep its GPUs from jobs.
@@ -174,6 +176,11 @@ class ProfileSet:
 
     def __len__(self) -> int:
         return len(self.profiles)
+
+    def become(self, other: "ProfileSet") -> None:
+        """Hold what `other` holds from now on, for everybody who looks here."""
+        for name in self.__slots__:
+            setattr(self, name, getattr(other, name))
 
     def get(self, provider: str, profile: str) -> Profile | None:
         return self.profiles.get((provider, profile))
@@ -233,21 +240,27 @@ class Choice(Protocol):
 
 
 def resolve_profiles(
-    settings: Choice, *, docker: bool, available: Collection[str] = frozenset({"subprocess"})
+    settings: Choice,
+    *,
+    docker: bool,
+    available: Collection[str] = frozenset({"subprocess"}),
+    no_docker: str = "no Docker engine answers",
 ) -> ProfileSet:
     """The profiles in force: the built-in ones, with the configured ones merged over them.
 
-    `docker` says whether a Docker engine answers, `available` which backends this program has.
+    `docker` says whether a Docker engine answers, `no_docker` why not, `available` which backends
+    this program has.
     """
     platform, jobs = settings.platform, settings.jobs
     runtime = "none" if platform.runtime == "docker" and not docker else platform.runtime
     merged = {profile.key: profile for profile in _built_in(runtime, jobs, docker)}
-    left_out: dict[Key, str] = {}
+    expected = _expected(platform.runtime, jobs) if not docker else frozenset()
+    left_out: dict[Key, str] = dict.fromkeys(expected, no_docker)
     for entry in jobs.executors:
         own = Profile(entry.provider, entry.profile, entry.backend, entry.config)
         reason = _skipped(entry.backend, runtime, docker)
         if reason:
-            left_out[own.key] = reason
+            left_out.setdefault(own.key, reason)
         else:
             merged[own.key] = _merge(merged.get(own.key), own)
     profiles: dict[Key, Profile] = {}
@@ -262,6 +275,7 @@ def resolve_profiles(
     return ProfileSet(
         profiles=MappingProxyType(profiles),
         left_out=MappingProxyType({key: why for key, why in left_out.items() if key not in profiles}),
+        expected=frozenset(expected - profiles.keys()) if "docker" in available else frozenset(),
         explicit_subprocess=frozenset(
             entry.profile for entry in jobs.executors if entry.provider == "subprocess"
         ),
@@ -285,12 +299,18 @@ def _built_in(runtime: str, jobs: JobsChoice, docker: bool) -> Iterator[Profile]
         yield Profile("subprocess", "default", "subprocess", defaults.subprocess)
 
 
-def _skipped(backend: str, runtime: str, docker: bool) -> str | None:
+def _expected(runtime: str, jobs: JobsChoice) -> frozenset[Key]:
+    """The profiles that a Docker engine brings along."""
+    built_in = [("cpu", "default"), ("gpu", "default")] if runtime == "docker" else []
+    own = {(entry.provider, entry.profile): entry.backend for entry in jobs.executors}
+    found = [key for key in built_in if own.get(key, "docker") == "docker"]
+    return frozenset([*found, *(key for key, backend in own.items() if backend == "docker")])
+
+
+def _skipped(backend: str, runtime: str, docker: bool) -> str:
     if backend in KUBERNETES and runtime == "none":
         return "runtime is none, so there is no Kubernetes"
-    if backend == "docker" and not docker:
-        return "no Docker engine answers"
-    return None
+    return "no Docker engine answers" if backend == "docker" and not docker else ""
 
 
 def _merge(default: Profile | None, own: Profile) -> Profile:

@@ -9,7 +9,7 @@ from nemo_jobs.backends import api
 from nemo_jobs.backends.api import Backend, Handle
 from nemo_jobs.domain.clock import Clock
 from nemo_jobs.domain.model import Json, Reason, StepRecord
-from nemo_jobs.domain.profiles import Profile, ProfileSet
+from nemo_jobs.domain.profiles import ProfileSet
 from nemo_jobs.domain.states import WAITING, State, Trigger
 from nemo_jobs.engine.options import Options
 from nemo_jobs.store import steps
@@ -80,6 +80,9 @@ async def fail_steps_without_profile(
         profile = profiles.get(provider, name)
         if profile is not None and not profile.unavailable:
             continue
+        if (provider, name) in profiles.expected:
+            await explain_waiting(db, (provider, name), profiles.left_out[provider, name], clock, options)
+            continue
         why = profile.unavailable if profile is not None else "it is not in the configuration any more"
         text = f"profile {provider}/{name} can't run this step: {why}"
         log.warning("%d waiting steps end: %s", count, text)
@@ -98,11 +101,13 @@ async def fail_steps_without_profile(
             await db.write(steps.apply, options.token, step.id, outcome, now)
 
 
-async def explain_waiting(db: Database, profile: Profile, why: str, clock: Clock, options: Options) -> None:
+async def explain_waiting(
+    db: Database, profile: tuple[str, str], why: str, clock: Clock, options: Options
+) -> None:
     """Tell the oldest steps that wait for `profile` that its backend can't be used, and why."""
     now = clock.now()
-    text = f"{profile.provider}/{profile.profile} can't be used now: {why}"
-    found = await _claim_some(db, profile.provider, profile.profile, now, options)
+    text = f"{'/'.join(profile)} can't be used now: {why}"
+    found = await _claim_some(db, *profile, now, options)
     for step in found:
         if step.message != text:
             outcome = Outcome(reason=Reason.BACKEND_UNAVAILABLE, message=text)

@@ -98,7 +98,7 @@ class Engine:
         keys = [problem] if self._options.secrets and (problem := self._options.secrets.problem) else []
         return [
             *self._reach.away(),
-            *self._options.unusable(),
+            *self._options.unusable().values(),
             *unread[:5],
             *self._sweeper.problems(),
             *files,
@@ -115,7 +115,7 @@ class Engine:
 
     def trouble(self, profile: Profile) -> str:
         """Why work on this profile can't be started now; empty while it can."""
-        return self._reach.trouble(profile)
+        return self._reach.trouble(profile) or self._options.unusable().get(profile.key, "")
 
     def nudge(self) -> None:
         """Look at everything again now, as after a lost wake-up."""
@@ -372,7 +372,7 @@ class Engine:
             await fail_steps_without_profile(self._db, profiles, self._clock, self._options)
             for profile in profiles:
                 if why := self._reach.trouble(profile):
-                    await explain_waiting(self._db, profile, why, self._clock, self._options)
+                    await explain_waiting(self._db, profile.key, why, self._clock, self._options)
             await asyncio.sleep(PROBE_SECONDS)
             await self._reach.probe_all()
 

@@ -1,6 +1,6 @@
 """Who an engine is and how it works."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from nemo_jobs.backends.api import PlatformInfo
@@ -26,4 +26,4 @@ class Options:
     on_host: bool = True
     task_tokens: bool = False  # make one for each run
     #: Asked at each look at the state: what keeps profiles from working, besides their backends.
-    unusable: Callable[[], Sequence[str]] = tuple
+    unusable: Callable[[], Mapping[tuple[str, str], str]] = dict

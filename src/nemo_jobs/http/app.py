@@ -8,6 +8,7 @@ from nemo_jobs.http import (
     attempts,
     bulk,
     errors,
+    exchange,
     files,
     filesets,
     jobs,
@@ -52,6 +53,7 @@ OPERATIONS = (
     *otlp.OPERATIONS,
     *secrets.OPERATIONS,
     *tokens.OPERATIONS,
+    *exchange.OPERATIONS,
     *platform.OPERATIONS,
 )
 
@@ -63,7 +65,7 @@ class App:
         self._routes = Routes(OPERATIONS)
         self._guard = guard_of(parts.settings)
         self._streams = Streams(parts.db, limits)
-        self.metrics = Metrics(parts.db, followers=self._streams.__len__)
+        self.metrics = Metrics(parts.db, followers=self._streams.__len__, up=parts.profiles_up)
         self._gate = _gate(parts)
         self._api = Api(parts, self._streams, Walks(parts.clock), self.metrics, OPERATIONS, self._gate)
 

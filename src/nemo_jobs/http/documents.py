@@ -8,13 +8,6 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, WithJsonSchema
 
-from nemo_jobs.domain.profiles import (
-    DockerConfig,
-    E2EConfig,
-    KubernetesJobConfig,
-    SubprocessConfig,
-    VolcanoJobConfig,
-)
 from nemo_jobs.domain.spec import CreateJobRequest, JobControl, JobSpec, Json, StepSpec
 from nemo_jobs.domain.states import State
 from nemo_jobs.http import (
@@ -23,6 +16,7 @@ from nemo_jobs.http import (
     documents_files,
     documents_ops,
     documents_otlp,
+    documents_profiles,
     documents_results,
 )
 from nemo_jobs.http.jobs import JobListQuery
@@ -276,40 +270,6 @@ class Discovery(BaseModel):
     oidc: Json | None
 
 
-class _Profile(BaseModel):
-    provider: str = "cpu"
-    profile: str = "default"
-
-
-class DockerProfile(_Profile):
-    backend: Literal["docker"] = "docker"
-    config: DockerConfig
-
-
-class KubernetesJobProfile(_Profile):
-    backend: Literal["kubernetes_job"] = "kubernetes_job"
-    config: KubernetesJobConfig
-
-
-class VolcanoJobProfile(_Profile):
-    backend: Literal["volcano_job"] = "volcano_job"
-    config: VolcanoJobConfig
-
-
-class SubprocessProfile(_Profile):
-    provider: Literal["subprocess"] = "subprocess"
-    backend: Literal["subprocess"] = "subprocess"
-    config: SubprocessConfig = Field(default_factory=SubprocessConfig)
-
-
-class E2EProfile(_Profile):
-    backend: Literal["e2e"] = "e2e"
-    config: E2EConfig = Field(default_factory=E2EConfig)
-
-
-AnyProfile = DockerProfile | KubernetesJobProfile | VolcanoJobProfile | SubprocessProfile | E2EProfile
-
-
 class ValidationProblem(BaseModel):
     type: str
     loc: list[str | int]
@@ -392,8 +352,8 @@ MODELS: dict[str, TypeAdapter[Any]] = {
     **documents_files.MODELS,
     **documents_ops.MODELS,
     **documents_otlp.MODELS,
+    **documents_profiles.MODELS,
     **documents_results.MODELS,
-    "ProfileList": TypeAdapter(list[AnyProfile]),
     "Object": TypeAdapter(dict[str, Any]),
     "Null": TypeAdapter(_as_shown({})),
     "EventStream": TypeAdapter(str),

@@ -11,7 +11,7 @@ from nemo_jobs.domain.retention import DEFAULT, Retention
 if TYPE_CHECKING:
     from nemo_jobs.config import Settings
     from nemo_jobs.domain.model import StepRecord
-    from nemo_jobs.domain.profiles import ProfileSet
+    from nemo_jobs.domain.profiles import Profile, ProfileSet
     from nemo_jobs.files.objects import ObjectStore
     from nemo_jobs.http.access import Gate
     from nemo_jobs.http.routes import Operation
@@ -36,6 +36,10 @@ class EngineView(Protocol):
 
     def snapshot(self) -> Mapping[str, int]:
         """Counts of what the engine holds now, by name."""
+        ...
+
+    def trouble(self, profile: "Profile") -> str:
+        """Why work on this profile can't be started now; empty while it can."""
         ...
 
     def render(self, step: "StepRecord") -> Json:
@@ -66,6 +70,13 @@ class Parts:
     retention: Retention = DEFAULT
     objects: "ObjectStore | None" = None  # where the bytes of files are
     secrets: "Secrets | None" = None
+
+    def profiles_up(self) -> dict[tuple[str, str], bool]:
+        """Of each profile whether work can be started on it now; none where this process can't know."""
+        engine = self.engine
+        if engine is None:
+            return {}
+        return {one.key: not (one.unavailable or engine.trouble(one)) for one in self.profiles}
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,8 @@
 import json
 
 from nemo_jobs.domain.model import Json
+from nemo_jobs.domain.profiles import Profile
+from nemo_jobs.http import exchange
 from nemo_jobs.http.identity import readable
 from nemo_jobs.http.jobs import JOBS
 from nemo_jobs.http.parts import Api
@@ -62,12 +64,18 @@ async def get_cluster_info(api: Api, request: Request) -> Reply:
 
 async def get_discovery(api: Api, request: Request) -> Reply:
     gate = api.gate
-    told = None if gate is None or gate.issuer is None else await gate.issuer.discovery()
-    return json_reply({"auth_enabled": gate is not None, "oidc": told})
+    if gate is None:
+        return json_reply({"auth_enabled": False, "oidc": None})
+    platform = api.parts.settings.platform
+    # Without an issuer the service itself is what clients exchange the token of a task with.
+    login = {"issuer": exchange.base_of(request, platform), "client_id": exchange.CLIENT}
+    if gate.issuer is not None:
+        login = await gate.issuer.discovery()
+    return json_reply({"auth_enabled": True, "oidc": {**login, **exchange.told(request, platform)}})
 
 
 async def get_profiles(api: Api, request: Request) -> Reply:
-    return json_reply([profile.to_wire() for profile in api.parts.profiles.listed()])
+    return json_reply([profile.to_wire() | _health(api, profile) for profile in api.parts.profiles.listed()])
 
 
 async def get_metrics(api: Api, request: Request) -> Reply:
@@ -80,6 +88,14 @@ async def get_document(api: Api, request: Request) -> Reply:
     from nemo_jobs.http.openapi import document
 
     return Reply(json.dumps(document(api.operations, api.parts.version)).encode())
+
+
+def _health(api: Api, profile: Profile) -> Json:
+    """Whether work can be started on it now; nothing where this process doesn't know."""
+    if api.parts.engine is None:
+        return {}
+    why = profile.unavailable or api.parts.engine.trouble(profile)
+    return {"health": {"ok": not why, "message": why}}
 
 
 def _left_out(api: Api) -> list[Json]:
