@@ -18,6 +18,7 @@ Entry = tuple[int, bytes, bytes]
 NAMES = {1: "stdout", 2: "stderr"}
 
 _HEAD, _STAMP = 8, 30
+_NEIGHBOURS = 1000  # entries among which others of a long line's time stamp are looked for
 _MOST_FRAME = 16 << 20
 _ERROR = 3
 
@@ -148,6 +149,30 @@ class Seeker:
 
 
 @dataclass(slots=True)
+class Tally:
+    """Entries that were read one after another: the first one, and how many. As many of the log's last
+    entries must begin with the same one; else some could not be read, or more came."""
+
+    first: Entry | None = None
+    count: int = 0
+    certain: bool = True  # the first one can be told from all others
+
+    def add(self, entries: "list[Entry]") -> None:
+        if self.first is None:
+            self.first = entries[0]
+            self.certain = all(each[:2] != entries[0][:2] for each in entries[1:])
+        elif self.certain and self.count < _NEIGHBOURS:
+            self.certain = all(each[:2] != self.first[:2] for each in entries)
+        self.count += len(entries)
+
+    def agrees(self, first: Entry | None) -> bool:
+        """Whether `first`, of as many last entries, is the first one that was read."""
+        if first is None or self.first is None:
+            return first is self.first
+        return first[:2] == self.first[:2]
+
+
+@dataclass(slots=True)
 class Fill:
     """How full the engine's present log file is: it begins a new one before the entry that comes when
     the file has `limit` bytes or more. None: never.
@@ -162,6 +187,7 @@ class Fill:
     high: int = 0
     low: int = 0
     ahead: int = 0
+    ends: int = 0  # how often a file may have ended since this was made
 
     @property
     def state(self) -> list[int]:
@@ -204,7 +230,7 @@ class Fill:
 
     def _step(self, least: int, most: int, limit: int) -> None:
         if self.high >= limit:
-            self.high, self.ahead = 0, self.ahead + 1
+            self.high, self.ahead, self.ends = 0, self.ahead + 1, self.ends + 1
         if self.low >= limit:
             self.low, self.ahead = 0, self.ahead - 1
         self.high, self.low = self.high + most, self.low + least

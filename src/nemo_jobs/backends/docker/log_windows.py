@@ -119,13 +119,13 @@ class Windows:
         finally:
             await self.close(stream)
 
-    async def reaches(self, tail: int, entry: Entry) -> bool:
-        """Whether the entry can be read in the last ones."""
-        stream = self.open(tail)
+    async def readable(self, tail: int, entry: Entry) -> bool:
+        """Whether all of the last entries can be read, up to this one."""
+        stream, count, there = self.open(tail), 0, False
         try:
             while entries := await stream.next():
-                if any(each[:2] == entry[:2] for each in entries):
-                    return True
-            return False
+                count += len(entries)
+                there = there or any(each[:2] == entry[:2] for each in entries)
+            return there and count == tail
         finally:
             await self.close(stream)

@@ -29,7 +29,7 @@ from datetime import UTC, datetime
 from nemo_jobs.backends.api import Json, LogPiece
 from nemo_jobs.backends.docker.calls import DockerEngine
 from nemo_jobs.backends.docker.errors import EngineAway, EngineError
-from nemo_jobs.backends.docker.log_entries import NAMES, Entry, Fill, Position, Seeker, limits, runs
+from nemo_jobs.backends.docker.log_entries import NAMES, Entry, Fill, Position, Seeker, Tally, limits, runs
 from nemo_jobs.backends.docker.log_windows import FIRST, LAST, SEEK, STEP, Stream, Windows
 
 #: `LogPiece.truncated` where it can't be known how many bytes are missing.
@@ -93,7 +93,8 @@ class _Reader:
         self._asked = False
         self._uncounted: list[Entry] = []  # while it isn't known how large files may become
         self._taken = 0  # entries given on in the present reading
-        self._read = 0 if not self._position else FIRST + 1  # and in all
+        self._fresh = not self._position and not since  # the log begins with what is read here
+        self._tally = Tally()
         self._missing = False  # something was lost before the next piece
         self._found = False
         self._windows = Windows(engine, container)
@@ -110,6 +111,8 @@ class _Reader:
             await self._ask()
         while True:
             over = self._ended.is_set()
+            if over and self.whole and await self._complete():
+                return
             if follow and not over:
                 async for piece in self._following():
                     yield piece
@@ -178,8 +181,8 @@ class _Reader:
                 self._missing = self._missing or stream.broken
                 return
         # The engine has deleted what was read last: all that it has is new.
-        self._position, self._missing = Position(), True
-        self._fill.state, self._anchored = [0, 0, 0], True
+        self._position, self._missing, self._tally = Position(), True, Tally()
+        self._fill.state, self._fill.ends, self._anchored = [0, 0, 0], 0, True
         async for piece in self._present():
             yield piece
 
@@ -224,23 +227,33 @@ class _Reader:
 
     async def _behind_damage(self) -> AsyncIterator[LogPiece]:
         """What lies behind an entry that the engine can't read."""
-        last = await self._windows.first(1) if self._position else None
+        complete = await self._complete()
+        last = await self._windows.first(1) if self._position and not complete else None
         if last is not None and not self._position.at(last):
             async for piece in self._present():
                 yield piece
             if not self._taken:  # it is there and can't be come to
                 async for piece in self._shorter(last):
                     yield piece
+        elif complete is False:
+            self._missing = True  # somewhere before: the engine says nothing when it leaves entries out
         if self._missing:
             yield self.gap()
-            self._missing = False
+            self._missing, self._tally, self._fresh = False, Tally(), False
+
+    async def _complete(self) -> bool | None:
+        """Whether the entries that were read are all that there are; None when that can't be told."""
+        tally = self._tally
+        if not tally.certain or self._fill.ends or self._fill.high < 0 or not (tally.count or self._fresh):
+            return None
+        return tally.agrees(await self._windows.first(max(1, tally.count)))
 
     async def _shorter(self, last: Entry) -> AsyncIterator[LogPiece]:
         """The longest tail that can be read as far as the last entry."""
         readable, damaged = 1, 0
-        while not damaged or damaged - readable > max(1, readable >> 6):
+        while not damaged or damaged - readable > max(1, readable >> 12):
             tail = (readable + damaged) // 2 if damaged else readable * STEP
-            if await self._windows.reaches(tail, last):
+            if await self._windows.readable(tail, last):
                 readable = tail
             else:
                 damaged = tail
@@ -260,7 +273,7 @@ class _Reader:
     def _given(self, entries: list[Entry]) -> Iterator[LogPiece]:
         """Entries as pieces; reading stands behind them then."""
         self._taken += len(entries)
-        self._read += len(entries)
+        self._tally.add(entries)
         for run in runs(entries):
             self._position.move(run)
             self._count(run)
@@ -277,7 +290,7 @@ class _Reader:
 
     @property
     def _few(self) -> bool:
-        return self._read <= FIRST
+        return self._fresh and self._tally.count <= FIRST
 
     @property
     def _sure(self) -> bool:
