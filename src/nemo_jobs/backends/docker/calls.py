@@ -62,6 +62,11 @@ class DockerEngine:
         """Whether it is reached by a socket file of this host."""
         return self._session.address.local
 
+    @property
+    def open_connections(self) -> int:
+        """How many connections stand, with and without a call on them."""
+        return self._session.open_connections
+
     async def api(self) -> tuple[int, int]:
         """The API version spoken, as (1, 41): the lower one of the engine's newest and ours."""
         return (await self._session.negotiated()).api

@@ -127,6 +127,9 @@ class Connection(asyncio.Protocol):
             self._break("it changed to another protocol")
         except httptools.HttpParserError as error:
             self._break(f"it sent something that isn't an answer: {error}")
+        if self._lost and self._complete:
+            self._pieces.clear()  # whose bytes they are can't be told
+            self._complete = False
         if len(self._pieces) > before:
             self._held, self._silent = self._held + len(data), 0
             if self._held > _MOST_HELD and not self._paused and self._transport is not None:

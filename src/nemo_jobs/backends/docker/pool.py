@@ -66,7 +66,7 @@ class Pool:
     @property
     def open_connections(self) -> int:
         """How many there are, with and without a call."""
-        return len(self._used) + len(self._idle)
+        return len(self._used) + sum(connection.usable for connection in self._idle)
 
     async def begin(
         self, kind: Kind, head: bytes, body: bytes | AsyncIterable[bytes], *, again: bool

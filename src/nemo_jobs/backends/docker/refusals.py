@@ -10,7 +10,7 @@ class Meaning(Enum):
     """Its value is the beginning of a sentence for people, behind the name of the image."""
 
     LIMITED = "the registry was asked too often"
-    SPACE = "the engine's disk has no room for it"
+    SPACE = "the engine's disk has no space for it"
     DENIED = "the registry doesn't let us have it"
     MISSING = "the registry doesn't have it"
     PLATFORM = "it isn't made for the engine's platform"

@@ -22,7 +22,8 @@ MOST_FRAME = 16 << 20
 
 # A head as two numbers: the stream with its three zeros, and the length.
 _HEAD = struct.Struct(">LL")
-_OUT, _ERR, _BROKEN = STDOUT << 24, STDERR << 24, 3 << 24
+_STREAMS = {STDOUT << 24: STDOUT, STDERR << 24: STDERR}
+_BROKEN = 3 << 24
 
 
 class ByteStream:
@@ -161,15 +162,17 @@ class Demultiplexer:
         if self._rest:
             data = self._rest + data
         frames: list[tuple[int, bytes]] = []
-        add, head, at, last = frames.append, _HEAD.unpack_from, 0, len(data) - _HEAD.size
+        add, head, which = frames.append, _HEAD.unpack_from, _STREAMS.get
+        at, last = 0, len(data) - _HEAD.size
         while at <= last:  # a million turns for a million lines
             word, length = head(data, at)
             begin = at + 8
             end = begin + length
-            if end > last + 8 or not (word == _OUT or word == _ERR):
+            stream = which(word)
+            if stream is None or end > last + 8:
                 self._check(word, length, data[begin : begin + 300])
                 break
-            add((1 if word == _OUT else 2, data[begin:end]))
+            add((stream, data[begin:end]))
             at = end
         self._rest = data[at:] if at else data
         return frames
@@ -180,5 +183,5 @@ class Demultiplexer:
         if word == _BROKEN:
             text = one_line(content.decode(errors="replace"))
             raise EngineAway(f"the engine broke off the output: {text}", sent=True)
-        if word not in (_OUT, _ERR) or length > MOST_FRAME:
+        if word not in _STREAMS or length > MOST_FRAME:
             raise EngineAway("the engine's output isn't in frames as expected", sent=True)
