@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 from nemo_jobs.backends.api import Json
 from nemo_jobs.backends.docker import labels
@@ -13,6 +13,7 @@ ENDED = frozenset({"exited", "dead"})
 _EVENTS = frozenset({"create", "start", "die", "oom", "kill", "pause", "unpause", "rename", "destroy"})
 _STATES = {"create": "created", "start": "running", "pause": "paused", "unpause": "running", "die": "exited"}
 _ZERO_YEAR = "0001-"
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(slots=True)
@@ -207,10 +208,6 @@ def micros(text: str | None) -> int:
     """The engine's time, with up to nine decimals, as microseconds since 1970; 0 for none."""
     if not text or text.startswith(_ZERO_YEAR):
         return 0
-    whole, _, rest = text.partition(".")
-    digits = "".join(c for c in rest[:9] if c.isdigit())
-    zone = rest[len(digits) :] if rest else ""
-    whole = whole.removesuffix("Z")
-    moment = datetime.fromisoformat(whole + (zone if zone[:1] in ("+", "-") else ""))
+    moment = datetime.fromisoformat(text)
     moment = moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment
-    return int(moment.timestamp()) * 1_000_000 + int((digits or "0").ljust(6, "0")[:6])
+    return (moment - _EPOCH) // timedelta(microseconds=1)
