@@ -5,7 +5,7 @@ import contextlib
 import json
 from dataclasses import dataclass
 
-from nemo_jobs.backends.api import PlatformInfo
+from nemo_jobs.backends.api import Backend, PlatformInfo
 from nemo_jobs.config_model import Settings
 from nemo_jobs.domain.clock import ManualClock
 from nemo_jobs.domain.model import JobRecord
@@ -15,6 +15,7 @@ from nemo_jobs.domain.spec import JobSpec
 from nemo_jobs.domain.states import Trigger
 from nemo_jobs.engine.engine import Engine
 from nemo_jobs.engine.options import Options
+from nemo_jobs.engine.pools import Pool
 from nemo_jobs.files.objects import ObjectStore
 from nemo_jobs.store import jobs, workspaces
 from nemo_jobs.store.db import Database
@@ -35,6 +36,8 @@ class Place:
     log_limit: int = 1 << 30
     objects: ObjectStore | None = None
     secrets: Secrets | None = None
+    pools: tuple[Pool, ...] = ()
+    backend: type[FakeBackend] = FakeBackend
 
 
 class Bench:
@@ -49,7 +52,7 @@ class Bench:
     def db(self) -> Database:
         return self.place.db
 
-    async def start(self) -> Engine:
+    async def start(self, backends: dict[str, Backend] | None = None) -> Engine:
         self._starts += 1
         options = Options(
             host="here",
@@ -60,9 +63,11 @@ class Bench:
             objects=self.place.objects,
             secrets=self.place.secrets,
             retention=retention_of(Settings().jobs.storage, self.place.profiles),
+            pools=self.place.pools,
         )
-        backend = FakeBackend(self.place.clock, self.place.world)
-        self.engine = Engine(self.db, self.place.profiles, {"subprocess": backend}, self.place.clock, options)
+        backend = self.place.backend(self.place.clock, self.place.world)
+        found = {"subprocess": backend} if backends is None else backends
+        self.engine = Engine(self.db, self.place.profiles, found, self.place.clock, options)
         await self.engine.start()
         return self.engine
 

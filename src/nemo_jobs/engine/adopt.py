@@ -115,6 +115,19 @@ async def explain_waiting(
     await db.write(steps.release, options.token, [step.id for step in found], now + 5_000_000)
 
 
+async def tell_absent(
+    db: Database, step: StepRecord, profiles: ProfileSet, clock: Clock, options: Options, seconds: float
+) -> None:
+    """Say of a step that is held here that what runs it is not there, and let go of it until later."""
+    name, now = f"{step.provider}/{step.profile}", clock.now()
+    why = profiles.left_out.get((step.provider, step.profile), "this service has no backend for it")
+    text = f"{name} can't be asked now: {why}"
+    if step.message != text:
+        outcome = Outcome(reason=Reason.BACKEND_UNAVAILABLE, message=text, expect=step.state)
+        await db.write(steps.apply, options.token, step.id, outcome, now)
+    await db.write(steps.release, options.token, [step.id], now + int(seconds * 1e6))
+
+
 async def _claim_some(
     db: Database, provider: str, profile: str, now: int, options: Options
 ) -> list[StepRecord]:

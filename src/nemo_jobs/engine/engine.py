@@ -14,8 +14,9 @@ from nemo_jobs.domain.clock import Clock
 from nemo_jobs.domain.model import Invalid, Json, StepRecord, Unavailable
 from nemo_jobs.domain.profiles import Profile, ProfileSet
 from nemo_jobs.engine import plans
-from nemo_jobs.engine.adopt import adopt_started, explain_waiting, fail_steps_without_profile
+from nemo_jobs.engine.adopt import adopt_started, explain_waiting, fail_steps_without_profile, tell_absent
 from nemo_jobs.engine.around import Surroundings
+from nemo_jobs.engine.devices import Devices
 from nemo_jobs.engine.follow import Follower
 from nemo_jobs.engine.options import Options
 from nemo_jobs.engine.places import Arrival, Places
@@ -57,7 +58,12 @@ class Engine:
     ) -> None:
         self._db = db
         self._clock, self._options = clock, options
-        self._records = LeasedRecords(db, clock, options.token, options.task_tokens)
+        self._wake = asyncio.Event()
+        self._places = Places(options.cores, self._wake.set)
+        self._reach = Reach(profiles, backends, self._look_everywhere)
+        self._devices = Devices(db, clock, self._reach, options, self._wake.set)
+        pool_of = self._devices.pool_key
+        self._records = LeasedRecords(db, clock, options.token, options.task_tokens, pool_of)
         self._shared = Surroundings(
             self._records,
             *(clock, options.platform, options.host, options.log_limit, options.retention, options.objects),
@@ -65,9 +71,6 @@ class Engine:
         )
         self._held: dict[str, Follower] = {}
         self._by_run: dict[str, Follower] = {}
-        self._wake = asyncio.Event()
-        self._places = Places(options.cores, self._wake.set)
-        self._reach = Reach(profiles, backends, self._look_everywhere)
         self._stopping = False
         self._main: asyncio.Task[None] | None = None
         self._group: asyncio.TaskGroup | None = None
@@ -98,6 +101,7 @@ class Engine:
         keys = [problem] if self._options.secrets and (problem := self._options.secrets.problem) else []
         return [
             *self._reach.away(),
+            *self._devices.problems(),
             *self._options.unusable().values(),
             *unread[:5],
             *self._sweeper.problems(),
@@ -120,8 +124,7 @@ class Engine:
     def nudge(self) -> None:
         """Look at everything again now, as after a lost wake-up."""
         self._unrescued, self._last_rescue = True, float("-inf")
-        self._places.look_everywhere()
-        self._wake.set()
+        self._look_everywhere()
         for follower in self._held.values():
             follower.poke(request=True)
 
@@ -153,6 +156,7 @@ class Engine:
             await self._db.write(steps.release, self._options.token, None, self._clock.now())
         except Unavailable as error:
             log.warning("leases are left to run out: %s", error)
+        await self._devices.stop()
 
     async def _run(self) -> None:
         async with asyncio.TaskGroup() as group:
@@ -161,6 +165,7 @@ class Engine:
             group.create_task(self._guard("heartbeat", self._heartbeat_loop))
             group.create_task(self._guard("probe", self._probe_loop))
             group.create_task(self._guard("sweep", self._sweeper.run))
+            group.create_task(self._guard("gpus", lambda: self._devices.run(self._held)))
             if self._objects is not None:
                 group.create_task(self._guard("files", self._objects.run))
             for backend in self._reach:
@@ -201,6 +206,8 @@ class Engine:
             await asyncio.sleep(0.5)
 
     def _on_wake(self, topic: str, key: str) -> None:
+        if topic == "gpus" or not key:
+            self._devices.look_again()
         if topic != "work":
             return
         follower = self._held.get(key)
@@ -208,10 +215,12 @@ class Engine:
             follower.poke(request=True)
         else:
             self._unrescued = True
-            self._look_everywhere()
+            self._places.look_everywhere()
+            self._wake.set()
 
     def _look_everywhere(self) -> None:
         self._places.look_everywhere()
+        self._devices.look_again()
         self._wake.set()
 
     # -- jobs that are being created
@@ -258,7 +267,7 @@ class Engine:
                 async with asyncio.timeout(RESCUE_EVERY if self._unrescued else POLL_SECONDS):
                     await self._wake.wait()
             except TimeoutError:
-                self._unrescued = True
+                self._unrescued = self._devices.due = True
                 self._places.look_everywhere()
             if self._places.some_full:
                 await asyncio.sleep(GATHER_SECONDS)
@@ -269,6 +278,10 @@ class Engine:
         more = False
         wanted = [profile for profile in self._reach.usable() if self._places.may_wait(profile)]
         self._places.looking()
+        if self._devices.due:
+            places = {one.key: min(self._places.free(one), CLAIM_BATCH) for one in self._reach.usable()}
+            for step in await self._devices.claim(places, self._lease_end()):
+                self._hold(step)
         for profile in wanted:
             free = min(self._places.free(profile), CLAIM_BATCH)
             claimed = await self._claim(profile, free) if free > 0 else []
@@ -293,6 +306,7 @@ class Engine:
             until=self._lease_end(),
             limit=limit,
             bind=self._reach.on_host(profile),
+            wanting=self._devices.pool_of(profile) is None,
             durable=False,
         )
 
@@ -309,7 +323,8 @@ class Engine:
         )
         for step in found:
             if not self._hold(step):
-                await self._give_back(step.id, ABSENT_SECONDS)
+                profiles = self._reach.profiles
+                await tell_absent(self._db, step, profiles, self._clock, self._options, ABSENT_SECONDS)
 
     def _hold(self, step: StepRecord) -> bool:
         """Look after `step` from now on; False when it can't be done here."""
@@ -340,9 +355,10 @@ class Engine:
             self._held.pop(step_id, None)
             self._by_run.pop(_of_any_run(key), None)
             self._places.give_back(follower.profile)
+            self._devices.place_free(follower.profile)
 
-    async def _give_back(self, step_id: str, seconds: float = 5.0) -> None:
-        due = self._clock.now() + int(seconds * 1e6)
+    async def _give_back(self, step_id: str) -> None:
+        due = self._clock.now() + 5_000_000
         try:
             await self._db.write(steps.release, self._options.token, [step_id], due)
         except Unavailable as error:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from nemo_jobs.backends.api import PlatformInfo
 from nemo_jobs.domain.retention import DEFAULT, Retention
+from nemo_jobs.engine.pools import Pool
 from nemo_jobs.files.objects import ObjectStore
 from nemo_jobs.vault.secrets import Secrets
 
@@ -25,5 +26,6 @@ class Options:
     secrets: Secrets | None = None
     on_host: bool = True
     task_tokens: bool = False  # make one for each run
+    pools: tuple[Pool, ...] = ()  # GPUs that are shared out among steps
     #: Asked at each look at the state: what keeps profiles from working, besides their backends.
     unusable: Callable[[], Mapping[tuple[str, str], str]] = dict
