@@ -204,6 +204,7 @@ ELSEWHERE = {
     ("PUT", "/apis/entities/v2/workspaces/{workspace}/projects/{name}"),
     *(("GET", path) for path in ("/health/live", "/health/ready", "/metrics", "/openapi.json")),
     ("GET", "/apis/auth/discovery"),
+    ("POST", "/apis/auth/v2/exchange"),
 }
 
 

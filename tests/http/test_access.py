@@ -43,7 +43,7 @@ async def test_without_a_token_everything_but_health_and_discovery_is_closed(gua
     assert "Authorization: Bearer" in answer.json()["detail"]
     for path in ("/health/live", "/health/ready", "/cluster-info", "/openapi.json"):
         assert (await guarded.client.get(path)).status_code == 200, path
-    assert (await guarded.client.get("/apis/auth/discovery")).json() == {"auth_enabled": True, "oidc": None}
+    assert (await guarded.client.get("/apis/auth/discovery")).json()["auth_enabled"] is True
     assert (await guarded.client.get("/metrics")).status_code == 401
 
 

@@ -298,6 +298,9 @@ async def test_the_discovery_tells_where_to_log_in(guarded, issuer):
             "workload": {"client_id": None},
             "authorization_endpoint": f"{issuer.url}/authorize",
             "token_endpoint": f"{issuer.url}/token",
+            "workload_token_exchange_enabled": True,
+            "workload_token_endpoint": "http://localhost/apis/auth/v2/exchange",
+            "workload_client_id": "nemo-jobs",
             "device_authorization_endpoint": None,
         },
     }

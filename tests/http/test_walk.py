@@ -103,6 +103,7 @@ RULES = {
     "GET /health/ready": "open",
     "GET /cluster-info": "open",
     "GET /apis/auth/discovery": "open",
+    "POST /apis/auth/v2/exchange": "open",
     "GET /openapi.json": "open",
 }
 LEVELS = {"read": 1, "write": 2, "service": 2, "admin": 3}

@@ -51,13 +51,19 @@ class Gate:
             request.access = await self._if_any(request) if rule.asks else NOBODY
             return
         access = await self._access(_bearer(request))
-        if access.until is not None and access.until <= self._clock.now():
-            raise _unknown("the token has expired; use a new one")
+        self._check_end(access)
         request.access = access
         if access.task is not None:
             await self._check_task(rule, access, request)
         else:
             _check_scope(rule, rule.scope, access, request)
+
+    async def until(self, shown: str) -> int | None:
+        """When a token ends that counts now, in microseconds since 1970; None: when it is revoked.
+        Raises Refused (401) and Unavailable."""
+        access = await self._access(shown)
+        self._check_end(access)
+        return access.until
 
     async def holds(self, operation: Operation, request: Request) -> bool:
         """Whether a request that was let in, and lasts, would be let in now."""
@@ -66,6 +72,10 @@ class Gate:
         except Refused:
             return False
         return True
+
+    def _check_end(self, access: Access) -> None:
+        if access.until is not None and access.until <= self._clock.now():
+            raise _unknown("the token has expired; use a new one")
 
     async def _if_any(self, request: Request) -> Access:
         """For what everybody may ask, and some are told more: never refuses, never waits long."""

@@ -1,7 +1,7 @@
 """Models of what the routes of tokens and secrets answer, for the API document only."""
 
 from datetime import datetime
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import BaseModel, Field, TypeAdapter
 
@@ -26,6 +26,20 @@ class NewToken(Token):
     token: str
 
 
+class TokenExchange(BaseModel):
+    """A form as RFC 8693 has it; other fields of it are ignored."""
+
+    grant_type: Literal["urn:ietf:params:oauth:grant-type:token-exchange"]
+    subject_token: str
+
+
+class ExchangedToken(BaseModel):
+    access_token: str
+    issued_token_type: str
+    token_type: Literal["Bearer"]
+    expires_in: int
+
+
 class TokenPagination(BaseModel):
     total_results: int
     total_pages: int
@@ -40,10 +54,8 @@ class TokenPage(BaseModel):
     pagination: TokenPagination = Field(default=...)
 
 
+_TOKENS = (Token, NewToken, TokenPage, TokenCreate, TokenListQuery)
 MODELS: dict[str, TypeAdapter[Any]] = {
-    **{
-        model.__name__: TypeAdapter(model)
-        for model in (Token, NewToken, TokenPage, TokenCreate, TokenListQuery)
-    },
+    **{model.__name__: TypeAdapter(model) for model in (*_TOKENS, TokenExchange, ExchangedToken)},
     **documents_secrets.MODELS,
 }

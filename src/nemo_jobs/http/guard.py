@@ -123,7 +123,7 @@ def _takes_bytes(kind: bytes | None, scope: Scope) -> bool:
     path: str = scope["path"]
     # A file is whatever it is. A page can't send a PUT elsewhere without asking first.
     uploads = scope["method"] == "PUT" and path.startswith("/apis/files/") and "/-/" in path
-    return uploads or _is_records(kind, path)
+    return uploads or _is_records(kind, path) or _is_exchange(kind, path)
 
 
 def _is_records(kind: bytes | None, path: str) -> bool:
@@ -133,6 +133,15 @@ def _is_records(kind: bytes | None, path: str) -> bool:
         and b"protobuf" in kind.partition(b";")[0].lower()
         and path.startswith("/apis/files/")
         and path.endswith("/otlp/v1/logs")
+    )
+
+
+def _is_exchange(kind: bytes | None, path: str) -> bool:
+    """The form of a token endpoint. A page can send one, but has no token to show in it."""
+    return (
+        kind is not None
+        and kind.partition(b";")[0].strip().lower() == b"application/x-www-form-urlencoded"
+        and path == "/apis/auth/v2/exchange"
     )
 
 
