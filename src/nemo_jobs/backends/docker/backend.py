@@ -25,6 +25,7 @@ from nemo_jobs.backends.api import (
 )
 from nemo_jobs.backends.docker import facts, labels, spec, sweep, volumes
 from nemo_jobs.backends.docker.calls import DockerEngine
+from nemo_jobs.backends.docker.cgroups import Cgroups
 from nemo_jobs.backends.docker.creator import Creator
 from nemo_jobs.backends.docker.errors import EngineAway, EngineError
 from nemo_jobs.backends.docker.handles import NAME, Engine, handle_of
@@ -37,6 +38,7 @@ from nemo_jobs.backends.docker.starting import Start, Tools
 from nemo_jobs.backends.docker.stopping import Stops
 from nemo_jobs.backends.docker.storage import JobStorage, Place, subpath_mount
 from nemo_jobs.backends.docker.table import Seen
+from nemo_jobs.backends.docker.usage import Usages, with_usage
 from nemo_jobs.backends.docker.users import Users
 from nemo_jobs.domain.clock import Clock
 
@@ -69,6 +71,7 @@ class DockerBackend:
         self._watcher = Watcher(engine, clock)
         self._pulls = Pulls(engine, limits=options.pulls, hint=self._watcher.hint)
         self._stops = Stops(engine, self._watcher)
+        self._usages = Usages(engine, Cgroups() if engine.local else None)
         self._helpers = Helpers(engine, options.owner, self._fetch)
         self._here = Engine("", str(engine.address))
         self._results = Results(engine, options.data_dir, self._creator)
@@ -88,6 +91,10 @@ class DockerBackend:
             resumes=True,
             on_host=self._engine.local,
         )
+
+    @property
+    def machine(self) -> tuple[str, str]:
+        return self._here.id, self._here.name or self._here.address
 
     async def start(self) -> None:
         try:
@@ -135,6 +142,7 @@ class DockerBackend:
         await asyncio.gather(*self._starting.values(), return_exceptions=True)
         await self._stops.aclose()
         await self._pulls.aclose()
+        await self._usages.aclose()
         await self._watcher.aclose()
         await self._results.aclose()
         await self._engine.aclose()
@@ -190,6 +198,7 @@ class DockerBackend:
         tools = self._ready()
         await self._watcher.ready()
         made = await Start(tools, plan).run()
+        self._usages.began(made.container, plan.key)
         tools.storage.settle(plan)
         self._watcher.table.began(made.container, made.name, made.labels, made.image, self._clock.now())
         return handle_of(self._here, made.container, made.name, made.labels, made.image)
@@ -232,8 +241,12 @@ class DockerBackend:
             from nemo_jobs.backends.api import Phase
 
             return Observation(Phase.WAITING, (), "host_unreachable", self._here.elsewhere(handle.data), now)
+        container = handle.data["container"]
+        if seen is not None and seen.state == "running" and seen.run.key == handle.key:
+            self._usages.began(container, handle.key)
         asked = facts.Asked(self._stops.asked(handle.key), self._watcher.gaps)
-        return facts.observation(handle, seen, asked, now)
+        found = facts.observation(handle, seen, asked, now)
+        return with_usage(found, self._usages.of(container, handle.key))
 
     async def _last_words(self, seen: Seen) -> str:
         from nemo_jobs.backends.docker.stream import Demultiplexer
@@ -275,6 +288,7 @@ class DockerBackend:
             await self._storage.wipe(place, data["attempt"], stored["image"], data["image"])
         await self._results.forget(handle)
         self._stops.forget(handle.key)
+        self._usages.forget(data["container"])
         self._watcher.hint(handle.key)
 
     async def _remove(self, handle: Handle) -> None:

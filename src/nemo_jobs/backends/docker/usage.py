@@ -16,9 +16,9 @@ import heapq
 import logging
 import os
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from nemo_jobs.backends.api import Json
+from nemo_jobs.backends.api import ENDED, Json, Observation
 from nemo_jobs.backends.docker.calls import DockerEngine
 from nemo_jobs.backends.docker.cgroups import Accounts, Cgroups, Usage
 from nemo_jobs.backends.docker.errors import EngineAway, EngineError
@@ -191,6 +191,17 @@ def measured(stats: Json) -> Usage:
     now = int(memory.get("usage") or 0) - int((memory.get("stats") or {}).get("inactive_file") or 0)
     peak = int(memory.get("max_usage") or 0) or max(now, 0)  # control groups 2 have no peak there
     return Usage(nanos / 1e9, peak or None) if nanos else Usage()
+
+
+def with_usage(observation: Observation, usage: Usage) -> Observation:
+    """The observation of a container that has ended, with what it used."""
+    if observation.phase not in ENDED or usage == Usage():
+        return observation
+    tasks = tuple(
+        replace(task, cpu_seconds=usage.cpu_seconds, peak_memory_bytes=usage.peak_memory_bytes)
+        for task in observation.tasks
+    )
+    return replace(observation, tasks=tasks)
 
 
 def _now() -> float:
