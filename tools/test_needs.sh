@@ -6,6 +6,8 @@ missing=
 [ -n "$(ls /usr/lib/postgresql/*/bin/postgres 2>/dev/null)" ] || missing="$missing postgresql"
 command -v dockerd >/dev/null || [ -x /usr/sbin/dockerd ] || missing="$missing docker.io iptables"
 command -v docker-registry >/dev/null || missing="$missing docker-registry"
+[ -x /usr/sbin/sshd ] || missing="$missing openssh-server"
+command -v ssh >/dev/null || missing="$missing openssh-client"
 busybox --list >/dev/null 2>&1 || missing="$missing busybox-static"
 for package in "$@"; do
     dpkg -s "$package" >/dev/null 2>&1 || missing="$missing $package"
