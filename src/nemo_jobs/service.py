@@ -217,6 +217,7 @@ class Service:
         from nemo_jobs.backends.subprocess import SubprocessBackend
         from nemo_jobs.engine.engine import Engine
         from nemo_jobs.engine.options import Options
+        from nemo_jobs.gpu_pool import host_pool
 
         host = host_id()
         backend = SubprocessBackend(self._data_dir, host_id=host, clock=self._clock)
@@ -239,6 +240,7 @@ class Service:
             objects=self._objects,
             secrets=self._secrets,
             unusable=lambda: unusable_profiles(profiles),
+            pool=host_pool(self._settings, host, self._clock),
         )
         self._engine = Engine(self._db, profiles, self._backends, self._clock, options)
         await self._engine.start()

@@ -36,7 +36,7 @@ class Place:
     log_limit: int = 1 << 30
     objects: ObjectStore | None = None
     secrets: Secrets | None = None
-    pools: tuple[Pool, ...] = ()
+    pool: Pool | None = None
     backend: type[FakeBackend] = FakeBackend
 
 
@@ -47,6 +47,7 @@ class Bench:
         self.place = place
         self.engine: Engine | None = None
         self._starts = 0
+        self.made = 0  # jobs of a history
 
     @property
     def db(self) -> Database:
@@ -63,7 +64,7 @@ class Bench:
             objects=self.place.objects,
             secrets=self.place.secrets,
             retention=retention_of(Settings().jobs.storage, self.place.profiles),
-            pools=self.place.pools,
+            pool=self.place.pool,
         )
         backend = self.place.backend(self.place.clock, self.place.world)
         found = {"subprocess": backend} if backends is None else backends

@@ -58,8 +58,7 @@ def host() -> Host:
 async def bench(tmp_path, request, host: Host) -> AsyncIterator[Bench]:
     marker = request.node.get_closest_marker("config")
     place = await open_place(f"{tmp_path}/nemo-jobs.db", **(marker.kwargs if marker else {}))
-    backends = frozenset({"subprocess"})
-    place.pools = (Pool(HOST, "stable", backends, Reserved(everything=True), 4, host.look),)
+    place.pool = Pool(HOST, "stable", Reserved(everything=True), 4, host.look)
     place.backend = OnDevices
     made = Bench(place)
     yield made

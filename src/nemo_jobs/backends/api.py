@@ -411,6 +411,16 @@ class Sweeps(Protocol):
 
 
 @runtime_checkable
+class Elsewhere(Protocol):
+    """A backend whose work may run on another machine, with GPUs that this service shares out."""
+
+    @property
+    def machine(self) -> tuple[str, str]:
+        """What names that machine for ever, and what people call it; known once it has started."""
+        ...
+
+
+@runtime_checkable
 class Counts(Protocol):
     """A backend whose work runs on this host and goes on after the service."""
 

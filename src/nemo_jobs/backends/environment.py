@@ -43,8 +43,8 @@ def subprocess_environment(
     """The complete environment of a host process: nothing else of the service reaches it.
 
     Later ones win: what is inherited and the defaults, the profile's, the job's, the step's own,
-    then real directories (a step that was written for containers names mount paths there), and
-    at last the platform's addresses and logging.
+    then real directories (a step that was written for containers names mount paths there), the
+    platform's addresses and logging, and at last the GPUs that are the step's.
     """
     env = {"HOME": paths.home, "TMPDIR": paths.home, "LANG": "C.UTF-8", "PYTHONUNBUFFERED": "1"}
     env |= {name: inherited[name] for name in INHERITED if name in inherited}
@@ -57,7 +57,17 @@ def subprocess_environment(
     env |= step_variables(plan.spec)
     env |= path_variables(paths)
     env |= platform_variables(plan.platform, loopback="localhost")
+    env |= device_variables(plan)
     return env
+
+
+def device_variables(plan: Plan) -> dict[str, str]:
+    """Which GPUs are the step's; nothing for one that asked for none, which sees what the host shows."""
+    if not plan.devices:
+        return {}
+    ids = ",".join(plan.devices)
+    # Numbers are the driver's; by itself CUDA counts the fastest one first.
+    return {"CUDA_VISIBLE_DEVICES": ids, "NVIDIA_VISIBLE_DEVICES": ids, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
 
 
 def job_variables(plan: Plan) -> dict[str, str]:

@@ -8,6 +8,7 @@ import asyncio
 import json
 import logging
 from collections.abc import Callable, Container, Mapping
+from dataclasses import replace
 
 from nemo_jobs.backends import api
 from nemo_jobs.backends.api import Handle
@@ -48,7 +49,8 @@ class Devices:
         wake: Callable[[], None],
     ) -> None:
         self._db, self._clock, self._reach, self._wake = db, clock, reach, wake
-        self._pools, self._options = options.pools, options
+        self._options, self._here = options, options.pool
+        self._pools = {} if options.pool is None else {options.pool.key: options.pool}
         self._looks: dict[str, asyncio.Future[Look]] = {}
         self._stocks: dict[str, Stock] = {}
         self._others: dict[str, list[str]] = {}
@@ -56,28 +58,30 @@ class Devices:
         self._changed = asyncio.Event()
         self.due = bool(self._pools)
 
-    def add(self, pool: Pool) -> None:
-        """A pool has become known that was not at the start."""
-        self._pools = (*(one for one in self._pools if one.key != pool.key), pool)
-        self.look_again()
-
     def pool_of(self, profile: Profile | None) -> Pool | None:
-        """The pool that serves a profile; None when it needs none."""
-        if profile is not None:
-            for pool in self._pools:
-                if profile.backend in pool.backends:
-                    return pool
-        return None
+        """The pool of the machine where work of this profile runs; None when it needs none."""
+        backend = self._reach.get(profile.backend) if profile is not None else None
+        if backend is None or self._here is None:
+            return None
+        if backend.capabilities.on_host:
+            return self._here
+        if not isinstance(backend, api.Elsewhere):
+            return None
+        key, name = backend.machine
+        if key and key not in self._pools:
+            self._pools[key] = replace(self._here, key=key, host_name=name, look=_cant_ask(name))
+        return self._pools.get(key)
 
     def pool_key(self, step: StepRecord) -> str | None:
         """The pool of a step, None without one; empty while it isn't known yet what that has."""
-        pool = self.pool_of(self._reach.profiles.get(step.provider, step.profile))
+        found = self._reach.of_step(step)
+        pool = None if found is None else self.pool_of(found[0])
         return None if pool is None else pool.key if pool.key in self._stocks else ""
 
     def problems(self) -> list[str]:
         """What is wrong with the pools now, for people."""
         found: list[str] = []
-        for pool in self._pools:
+        for pool in tuple(self._pools.values()):
             stock = self._stocks.get(pool.key)
             if stock is None:
                 continue
@@ -113,7 +117,7 @@ class Devices:
         self.due = False
         self._no_place.clear()
         claimed: list[StepRecord] = []
-        for pool in self._pools:
+        for pool in tuple(self._pools.values()):
             stock = self._stocks.get(pool.key)
             if stock is None or not stock.devices:
                 continue
@@ -139,7 +143,9 @@ class Devices:
         """For ever: keep the pools up to date, and tell those who wait. `held` has the ids of the steps
         that this engine looks after just now."""
         while True:
-            for pool in self._pools:
+            for profile in self._reach.usable():
+                self.pool_of(profile)  # that of another machine is known from then on
+            for pool in tuple(self._pools.values()):
                 stock = await self._attend(pool)
                 await self._settle(pool, held)
                 first = pool.key not in self._stocks
@@ -154,7 +160,7 @@ class Devices:
             return
         try:
             async with asyncio.timeout(STOP_SECONDS):
-                for pool in self._pools:
+                for pool in tuple(self._pools.values()):
                     await self._settle(pool, ())
                 await self._db.write(gpu_stock.leave, self._options.owner, self._options.token, durable=False)
         except (Unavailable, TimeoutError) as error:
@@ -213,7 +219,7 @@ class Devices:
             await self._tell()
 
     async def _tell(self) -> None:
-        for pool in self._pools:
+        for pool in tuple(self._pools.values()):
             if await self._db.read(gpu_waiting.anybody, pool.key, self._clock.now()):
                 await self._db.write(
                     gpu_waiting.tell_waiting,
@@ -259,6 +265,10 @@ class Devices:
             log.info("whether steps still use their GPUs is asked later: %s", error)
             return set()
         return step_ids - {step_id for step_id, handle in found if seen[handle.key].phase not in api.ENDED}
+
+
+def _cant_ask(name: str) -> Callable[[], Look]:
+    return lambda: Look(problem=f"the driver of {name} can't be asked from here")
 
 
 def _chosen(pool: Pool) -> str:

@@ -26,6 +26,6 @@ class Options:
     secrets: Secrets | None = None
     on_host: bool = True
     task_tokens: bool = False  # make one for each run
-    pools: tuple[Pool, ...] = ()  # GPUs that are shared out among steps
+    pool: Pool | None = None  # the GPUs of this host that are shared out among steps
     #: Asked at each look at the state: what keeps profiles from working, besides their backends.
     unusable: Callable[[], Mapping[tuple[str, str], str]] = dict

@@ -5,6 +5,7 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
+from nemo_jobs.backends.api import Rejected
 from nemo_jobs.domain.clock import Clock
 from nemo_jobs.domain.gpus import wanted
 from nemo_jobs.domain.model import Json, StepRecord, Unavailable
@@ -82,8 +83,12 @@ class LeasedRecords:
     async def take_devices(self, step: StepRecord) -> tuple[str, ...] | None:
         """The GPUs of a step that is about to start; empty for one that wants none of a pool, which
         asks nothing of the database. None: it isn't its turn yet, or the lease is gone; it keeps its
-        place in the queue, and a wake-up ("work", its id) tells when its turn has come."""
-        pool = self._pool_of(step) if wanted(step.spec["executor"]) else None
+        place in the queue, and a wake-up ("work", its id) tells when its turn has come. Raises Rejected
+        for a host process that asks for some where nobody gives any out."""
+        number = wanted(step.spec["executor"])
+        pool = self._pool_of(step) if number else None
+        if number and pool is None and step.provider == "subprocess":
+            raise Rejected(f"asks for {number} GPUs, and this service has no pool of GPUs")
         if pool is None:
             return ()
         now = self._clock.now()

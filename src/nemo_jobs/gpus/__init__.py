@@ -1,0 +1,1 @@
+"""The GPUs of this host, as its driver tells of them."""
