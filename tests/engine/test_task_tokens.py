@@ -29,7 +29,7 @@ class Guarded(Bench):
 
     task_tokens = True
 
-    async def start(self):
+    async def start(self, backends=None):
         place = self.place
         options = Options(
             host="here",

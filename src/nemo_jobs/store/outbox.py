@@ -68,6 +68,12 @@ _RETRY = Statement(
 _KNOWN_REMOVALS = Statement(
     lambda dialect: sa.select(removal.c.key).where(removal.c.key.in_(listed(dialect, "keys")))
 )
+#: Keys of one step: a full stop comes right behind a hyphen.
+_OF_ANY_RUN = Statement(
+    sa.select(removal.c.key)
+    .where(removal.c.key > sa.bindparam("after"), removal.c.key < sa.bindparam("before"))
+    .limit(1)
+)
 _KNOWN_STEPS = Statement(
     lambda dialect: sa.select(step.c.id, step.c.generation, step.c.state).where(
         step.c.id.in_(listed(dialect, "ids"))
@@ -124,7 +130,13 @@ def known(tx: Tx, keys: Iterable[str]) -> set[str]:
     rows = {row[0]: row for row in tx.run(_KNOWN_STEPS, {"ids": json.dumps(ids)})}
     for key, match in parts.items():
         row = rows.get(f"{STEP_ID}-{match[1]}")
-        # A run is started before its number is recorded: the next number counts as known.
-        if row is not None and row[2] not in TERMINAL and int(match[2]) in (row[1], row[1] + 1):
-            found.add(key)
+        if row is not None and row[2] not in TERMINAL:
+            # A run is started before its number is recorded: the next number counts as known. What
+            # went on after a pause may still bear the name of the run before.
+            if int(match[2]) <= row[1] + 1:
+                found.add(key)
+        elif key not in found and tx.run(
+            _OF_ANY_RUN, {"after": f"nj-{match[1]}-", "before": f"nj-{match[1]}."}
+        ):
+            found.add(key)  # it goes with the last run of its step
     return found
