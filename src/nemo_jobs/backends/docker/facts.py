@@ -106,6 +106,8 @@ def _words(phase: Phase, seen: Seen, asked: Asked) -> tuple[str, str]:
             return "program_not_found", f"the image has no program {found[1]!r} that can be run ({found[2]})"
         case Phase.FAILED if seen.code in _BY_ENGINE and _in_a_gap(seen.ended_at, asked.gaps):
             return "engine_restarted", "the container engine was stopped or restarted while it ran"
+        case Phase.FAILED if seen.signal and _signal(seen.code) is not None:
+            return "signal", "somebody sent a signal to its container"
         case _:
             return "", ""
 

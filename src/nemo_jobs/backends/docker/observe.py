@@ -44,7 +44,7 @@ class Watcher:
         self._task: asyncio.Task[None] | None = None
         self._relist: asyncio.Task[None] | None = None
         self._again = asyncio.Event()
-        self._left = clock.now()
+        self._left = 0  # when it was listened to last, in microseconds
         self._last = 0  # of the newest event, in nanoseconds
         self._limit = asyncio.Semaphore(_CALLS_AT_ONCE)
         self._listeners: set[_Hints] = set()
@@ -195,7 +195,8 @@ class Watcher:
 
     def _returned(self) -> None:
         if self.problem:
-            self.gaps.append((self._left, self._clock.now()))
+            if self._left:
+                self.gaps.append((self._left, self._clock.now()))
             self.problem = ""
             for call in self.on_return:
                 call()
