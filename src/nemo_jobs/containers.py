@@ -28,7 +28,8 @@ BACKENDS = ("subprocess", "docker")
 
 class Containers:
     """Where containers run for this service, if anywhere. What speaks to an engine is loaded when
-    there may be one."""
+    there may be one. `owner` is given the name that this data directory makes for what the service
+    makes on an engine, and answers with the one to use."""
 
     def __init__(
         self,
@@ -36,9 +37,11 @@ class Containers:
         data_dir: Path,
         host: str,
         clock: "SystemClock",
+        owner: Callable[[str], Awaitable[str]],
         environ: Mapping[str, str] = os.environ,
     ) -> None:
         self._settings, self._data_dir, self._host = settings, data_dir, host
+        self._owner = owner
         self._clock, self._environ = clock, environ
         self._opened: Backend | None = None
         self.backend: Backend | None = None  # once its engine has answered
@@ -83,19 +86,31 @@ class Containers:
             await self._opened.aclose()
 
     async def _started(self) -> "Backend | None":
-        from nemo_jobs.backends.api import Unavailable
+        from nemo_jobs.backends.api import BackendError
         from nemo_jobs.backends.docker.opening import open_backend
+        from nemo_jobs.domain.model import NemoJobsError
 
         try:
             if self._opened is None:
+                settings = await self._with_owner()
                 self._opened = await open_backend(
-                    self._settings, self._data_dir, host_id=self._host, clock=self._clock
+                    settings, self._data_dir, host_id=self._host, clock=self._clock
                 )
             await self._opened.start()
-        except (Unavailable, ValueError, OSError) as error:
+        except (BackendError, NemoJobsError, ValueError, OSError) as error:
             self.problem = str(error)
             return None
         return self._opened
+
+    async def _with_owner(self) -> "Settings":
+        """Services that share a database share what they make on an engine, too."""
+        from nemo_jobs.backends.docker.labels import instance_id
+
+        host = self._settings.host
+        if host.docker_owner_id:
+            return self._settings
+        owner = await self._owner(instance_id(str(self._data_dir), None))
+        return self._settings.model_copy(update={"host": host.model_copy(update={"docker_owner_id": owner})})
 
     def _may_be_there(self) -> bool:
         """Whether somebody names an engine, or the usual one has its socket here."""

@@ -143,7 +143,7 @@ class Service:
         self._stop = asyncio.Event()
         self._backends: dict[str, Backend] = {}
         self._engine: Engine | None = None
-        self._containers = Containers(settings, data_dir, host_id(), self._clock)
+        self._containers = Containers(settings, data_dir, host_id(), self._clock, self._owner)
         self._watch: asyncio.Task[None] | None = None
         self._objects: ObjectStore | None = None
         self._secrets: Secrets | None = None
@@ -203,6 +203,13 @@ class Service:
         for problem in unusable_profiles(profiles).values():
             log.warning("%s", problem)
         return profiles
+
+    async def _owner(self, proposed: str) -> str:
+        from nemo_jobs.store.agreement import agreed
+
+        if self._db.dialect == "sqlite":
+            return proposed  # a copy of the data directory must not take over what belongs to the first
+        return await self._db.write(agreed, "docker_owner", proposed)
 
     async def _start_engine(self, profiles: "ProfileSet") -> None:
         from nemo_jobs.backends import api

@@ -41,8 +41,10 @@ def _translated(step: StepSpec, names: frozenset[str]) -> StepSpec:
     command = [*executor.container.entrypoint, *executor.container.command]
     if not command:
         raise Invalid(
-            f"step '{step.name}' would run as a host process (profile '{executor.profile}') and names no "
-            "program: give container.entrypoint or container.command"
+            f"step '{step.name}' would run as a host process (jobs.executors configures profile "
+            f"'{executor.profile}' of provider subprocess) and names no program: give container.entrypoint "
+            f"or container.command; or take subprocess/{executor.profile} out of jobs.executors, and cpu "
+            "steps run in their containers"
         )
     if executor.resources.num_nodes > 1:
         raise Invalid(_too_many_nodes(step, executor.resources.num_nodes, f"subprocess/{executor.profile}"))

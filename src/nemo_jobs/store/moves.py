@@ -345,9 +345,14 @@ def _create_next(
 
 def _next_step(after: StepRecord, spec: Json, lease_token: str | None, now: int) -> StepRecord:
     # What the step before left in the job's storage lies on that host.
-    host = after.host if spec["executor"]["provider"] == after.provider else None
+    host = after.host if _shares_storage(spec["executor"]["provider"], after.provider) else None
     what = {name: getattr(after, name) for name in _OF_JOB}
     return new_step(what, spec, after.ordinal + 1, host, now)._replace(lease_token=lease_token)
+
+
+def _shares_storage(provider: str, before: str) -> bool:
+    """With and without GPUs, containers of one engine have the same volume."""
+    return provider == before or {provider, before} == {"cpu", "gpu"}
 
 
 _OF_JOB = (
