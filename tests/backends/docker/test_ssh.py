@@ -123,8 +123,9 @@ async def test_ssh(over_ssh: DockerEngine, sshd: SshServer) -> None:
         await over_ssh.ping()
         assert programs() == 2
     await until(lambda: programs() == 1)
-    results = await asyncio.gather(*(over_ssh.inspect(f"nobody-{number}") for number in range(12)))
-    assert results == [None] * 12
+    results = await asyncio.gather(*(over_ssh.inspect(f"nobody-{number}") for number in range(30)))
+    assert results == [None] * 30
+    assert programs() <= SshDialer.most_calls
     sshd.stop()
     sshd.process = None
     await over_ssh.aclose()

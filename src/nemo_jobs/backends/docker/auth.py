@@ -8,12 +8,11 @@ import asyncio
 import base64
 import json
 import os
-import signal
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from nemo_jobs.backends.docker import contexts
+from nemo_jobs.backends.docker import contexts, programs
 from nemo_jobs.backends.docker.errors import one_line
 from nemo_jobs.backends.docker.registry import DEFAULT, DEFAULT_LOGIN, host_of
 
@@ -89,23 +88,19 @@ class Logins:
     async def _run(self, name: str, server: str) -> tuple[int, bytes]:
         """Ask a login program; raises OSError, also when it takes too long."""
         environ = {key: value for key, value in self._environ.items() if not key.startswith(_OURS)}
-        process = await asyncio.create_subprocess_exec(
-            name,
-            "get",
+        process = await programs.start(
+            [name, "get"],
+            environ,
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.DEVNULL,  # it may say anything there
-            env=environ,
-            start_new_session=True,
         )
         try:
             async with asyncio.timeout(_PROGRAM_SECONDS):
                 output = await _talk(process, server.encode())
                 return await process.wait(), output
         finally:
-            if process.returncode is None:
-                _kill_group(process.pid)
-                await asyncio.shield(process.wait())
+            await programs.end(process)
 
 
 async def _talk(process: asyncio.subprocess.Process, words: bytes) -> bytes:
@@ -119,13 +114,6 @@ async def _talk(process: asyncio.subprocess.Process, words: bytes) -> bytes:
         if len(output) > _MOST_OUTPUT:
             raise OSError(0, "it answers without end")
     return output
-
-
-def _kill_group(pid: int) -> None:
-    try:
-        os.killpg(pid, signal.SIGKILL)
-    except ProcessLookupError:
-        pass  # it ended this moment
 
 
 def _program(settings: Mapping[str, Any], registry: str) -> str:

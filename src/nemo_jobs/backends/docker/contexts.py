@@ -6,7 +6,7 @@ import json
 import os
 from collections.abc import Mapping
 from typing import cast
-from urllib.parse import SplitResult, urlsplit
+from urllib.parse import urlsplit
 
 from nemo_jobs.backends.api import Json
 from nemo_jobs.backends.docker.transport import Address, Tls
@@ -27,6 +27,8 @@ async def find(
 
 def parse(text: str, tls: Tls | None = None, origin: str = "") -> Address:
     """Read an address; raises ValueError. A password in it is refused and never shown."""
+    if text.startswith("unix://"):
+        return _unix(text, origin)
     try:
         parts = urlsplit(text)
         port = parts.port or 0
@@ -37,8 +39,6 @@ def parse(text: str, tls: Tls | None = None, origin: str = "") -> Address:
         raise ValueError(_wrong(origin, shown, "holds a password: use keys or TLS files"))
     if parts.query or parts.fragment:
         raise ValueError(_wrong(origin, shown, "has something behind its end"))
-    if parts.scheme == "unix":
-        return _unix(text, parts, origin)
     if parts.scheme not in ("tcp", "http", "https", "ssh"):
         raise ValueError(_wrong(origin, shown, "is no address of an engine"))
     if not parts.hostname or parts.hostname.startswith("-") or (parts.username or "").startswith("-"):
@@ -123,9 +123,9 @@ def _checked(tls: Tls | None, origin: str) -> Tls | None:
     return tls
 
 
-def _unix(text: str, parts: SplitResult, origin: str) -> Address:
+def _unix(text: str, origin: str) -> Address:
     path = text.removeprefix("unix://")
-    if parts.netloc or not path.startswith("/") or "\0" in path:
+    if not path.startswith("/") or "\0" in path:
         raise ValueError(_wrong(origin, text, "must hold an absolute path"))
     return Address("unix", path, origin=origin)
 

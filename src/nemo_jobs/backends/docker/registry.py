@@ -9,6 +9,7 @@ DEFAULT_LOGIN = "https://index.docker.io/v1/"
 
 _MOST = 1000  # characters
 _NAME = re.compile(r"[a-z0-9]+(?:(?:\.|_{1,2}|-+)[a-z0-9]+)*(?:/[a-z0-9]+(?:(?:\.|_{1,2}|-+)[a-z0-9]+)*)*")
+_HOST = re.compile(r"(?:[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?|\[[0-9a-fA-F:]+\])(?::[0-9]{1,5})?")
 _TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
 _DIGEST = re.compile(r"[a-z0-9]+(?:[.+_-][a-z0-9]+)*:[0-9a-fA-F]{32,}")
 _ID = re.compile(r"(?:sha256:)?[0-9a-f]{64}")
@@ -51,7 +52,7 @@ def parse(text: str) -> ImageName:
     path, colon, tag = path.partition(":")
     if colon and not _TAG.fullmatch(tag):
         raise ValueError(f"the image name {text!r} has no valid tag behind the colon")
-    if not _NAME.fullmatch(path):
+    if not _NAME.fullmatch(path) or not (host == DEFAULT or _HOST.fullmatch(host)):
         raise ValueError(f"{text!r} is no valid image name: {_hint(path)}")
     if host == "index.docker.io":
         host = DEFAULT

@@ -5,10 +5,12 @@ import os
 import shlex
 import socket
 
+from nemo_jobs.backends.docker import programs
 from nemo_jobs.backends.docker.connection import Connection
 from nemo_jobs.backends.docker.errors import EngineAway, one_line
 from nemo_jobs.backends.docker.transport import Address
 
+_FIRST_ANSWER = 20.0  # seconds
 _PATIENCE = 3.0  # seconds that the program has to end by itself
 _MOST_WORDS = 4096  # bytes of what it says on standard error
 
@@ -20,26 +22,37 @@ class SshDialer:
     """Runs `ssh … docker system dial-stdio` and talks through it. Never asks for a password: keys,
     known hosts and further options are those of the user's own SSH configuration."""
 
+    most_calls = 4
+
     def __init__(self, address: Address) -> None:
         self._address = address
         self._minders: set[asyncio.Task[None]] = set()
 
     async def dial(self) -> Connection:
-        """Returns when the program runs; that it reaches the engine shows with the first answer."""
+        """Returns when the engine has answered through the program: servers take only so many
+        connections at a time that haven't proven who they are."""
+        made = await self._connected()
+        try:
+            async with asyncio.timeout(_FIRST_ANSWER):
+                await made.ask(b"GET /_ping HTTP/1.1\r\nHost: docker\r\n\r\n")
+                while await made.read():
+                    pass
+        except TimeoutError:
+            made.abort()
+            raise EngineAway(f"no Docker engine at {self._address}: no answer in time") from None
+        except BaseException:
+            made.abort()
+            raise
+        return made
+
+    async def _connected(self) -> Connection:
         ours, theirs = socket.socketpair()
         try:
             ours.setblocking(False)
-            process = await asyncio.create_subprocess_exec(
-                *self.command(),
-                stdin=theirs.fileno(),
-                stdout=theirs.fileno(),
-                stderr=asyncio.subprocess.PIPE,
-                env={name: value for name in _PASSED if (value := os.environ.get(name)) is not None},
-                start_new_session=True,
-            )
-        except OSError as error:
+            process = await self._start(theirs)
+        except BaseException:
             ours.close()
-            raise EngineAway(f"ssh can't be started: {one_line(str(error))}") from error
+            raise
         finally:
             theirs.close()
         minder = _Minder(self._address, process)
@@ -50,6 +63,16 @@ class SshDialer:
             lambda: _SshConnection(minder), sock=ours
         )
         return made
+
+    async def _start(self, end: socket.socket) -> asyncio.subprocess.Process:
+        environ = {name: value for name in _PASSED if (value := os.environ.get(name)) is not None}
+        pipe = asyncio.subprocess.PIPE
+        try:
+            return await programs.start(
+                self.command(), environ, stdin=end.fileno(), stdout=end.fileno(), stderr=pipe
+            )
+        except OSError as error:
+            raise EngineAway(f"ssh can't be started: {one_line(str(error))}") from error
 
     def command(self) -> list[str]:
         """The program with its arguments; the words behind the host are read by a shell there."""
@@ -91,11 +114,7 @@ class _Minder:
             await asyncio.wait((ended,), timeout=_PATIENCE)
         finally:
             closed.cancel()
-            if self._process.returncode is None:
-                try:
-                    self._process.kill()
-                except ProcessLookupError:
-                    pass  # it ended this moment
+            await programs.end(self._process)
             await ended
 
     async def explain(self) -> str:

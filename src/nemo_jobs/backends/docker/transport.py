@@ -54,7 +54,9 @@ class Address:
 
 
 class Dialer(Protocol):
-    """Makes connections to one engine."""
+    """Makes connections to one engine; `most_calls`: how many are worth having for short calls."""
+
+    most_calls: int
 
     async def dial(self) -> Connection:
         """A new connection; raises EngineAway."""
@@ -73,6 +75,8 @@ def dialer(address: Address) -> Dialer:
 
 
 class _UnixDialer:
+    most_calls = 16
+
     def __init__(self, address: Address) -> None:
         self._address = address
 
@@ -93,6 +97,8 @@ class _UnixDialer:
 
 class _TcpDialer:
     """One look-up of the name at a time: a name server that doesn't answer costs one thread, not all."""
+
+    most_calls = 16
 
     def __init__(self, address: Address) -> None:
         self._address = address
