@@ -33,6 +33,7 @@ def _version(context: click.Context, parameter: click.Parameter, value: bool) ->
         "workspaces": "nemo_jobs.cli.workspaces:workspaces",
         "projects": "nemo_jobs.cli.projects:projects",
         "secrets": "nemo_jobs.cli.secrets:secrets",
+        "gpus": "nemo_jobs.cli.gpus:gpus",
         "services": "nemo_jobs.cli.services:services",
         "config": "nemo_jobs.cli.config:config",
         "db": "nemo_jobs.cli.db:db",

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from nemo_jobs.client.ask import Ask, End, Outcome, Pause, Steps, Sync, advanced
 from nemo_jobs.client.calls import ActCalls, BulkCalls, JobCalls, StatusCalls
+from nemo_jobs.client.calls_gpus import GpuCalls
 from nemo_jobs.client.calls_platform import ProjectCalls, SecretCalls, ServiceCalls, WorkspaceCalls
 from nemo_jobs.client.calls_results import ResultCalls
 from nemo_jobs.client.calls_steps import AttemptCalls, StepCalls
@@ -57,6 +58,7 @@ class AllCalls(
     ProjectCalls,
     SecretCalls,
     TokenCalls,
+    GpuCalls,
     ServiceCalls,
     WaitCalls,
 ):

@@ -11,6 +11,7 @@ from nemo_jobs.http import (
     exchange,
     files,
     filesets,
+    gpus,
     jobs,
     logs,
     otlp,
@@ -53,6 +54,7 @@ OPERATIONS = (
     *otlp.OPERATIONS,
     *secrets.OPERATIONS,
     *tokens.OPERATIONS,
+    *gpus.OPERATIONS,
     *exchange.OPERATIONS,
     *platform.OPERATIONS,
 )

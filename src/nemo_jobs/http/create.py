@@ -11,6 +11,7 @@ from pydantic import BaseModel, TypeAdapter
 
 from nemo_jobs.domain.access import Scope
 from nemo_jobs.domain.admission import check_profiles, translate
+from nemo_jobs.domain.gpus import wanted as wanted_gpus
 from nemo_jobs.domain.labels import labels_of
 from nemo_jobs.domain.model import Conflict, Invalid, NotFound
 from nemo_jobs.domain.names import fileset_name, generated_job_name
@@ -18,6 +19,7 @@ from nemo_jobs.domain.secrets import reference
 from nemo_jobs.domain.spec import CreateJobRequest, JobSpec
 from nemo_jobs.http.dry_run import dry_run
 from nemo_jobs.http.errors import Refused
+from nemo_jobs.http.gpus import check_gpus
 from nemo_jobs.http.identity import Caller, caller, may
 from nemo_jobs.http.parts import Api
 from nemo_jobs.http.request import LARGE_BODY, Request
@@ -80,6 +82,7 @@ async def checked(api: Api, request: Request, body: CreateJobRequest, who: Calle
     parts.retention.check_pause_ttl(_pause_ttl(body))
     spec = translate(body.platform_spec, parts.profiles)
     check_profiles(spec, parts.profiles)
+    await check_gpus(api, spec)
     if any(variable.from_secret for step in spec.steps for variable in step.environment or ()):
         await _name_is_free(api, workspace, body.name)
         await _check_secrets(api, request, spec)
@@ -90,7 +93,9 @@ async def _created(api: Api, wanted: Wanted) -> Reply:
     """Store the job; the engine beside us, if it has a place, holds it from its first moment."""
     engine = api.parts.engine
     executor = wanted.new.platform_spec["steps"][0]["executor"]
-    coming = engine and engine.arrive(executor["provider"], executor["profile"])
+    coming = None
+    if engine and not wanted_gpus(executor):  # one that wants GPUs is claimed together with them
+        coming = engine.arrive(executor["provider"], executor["profile"])
     if not engine or not coming:
         return (await _stored(api, wanted, None))[0]
     arrival, lease = coming

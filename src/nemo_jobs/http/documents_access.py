@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, Field, TypeAdapter
 
-from nemo_jobs.http import documents_secrets
+from nemo_jobs.http import documents_gpus, documents_secrets
 from nemo_jobs.http.tokens import TokenCreate, TokenListQuery
 
 
@@ -58,4 +58,5 @@ _TOKENS = (Token, NewToken, TokenPage, TokenCreate, TokenListQuery)
 MODELS: dict[str, TypeAdapter[Any]] = {
     **{model.__name__: TypeAdapter(model) for model in (*_TOKENS, TokenExchange, ExchangedToken)},
     **documents_secrets.MODELS,
+    **documents_gpus.MODELS,
 }
