@@ -207,6 +207,13 @@ class DockerEngine:
         idle = None if follow else MOVING
         return self._session.bytes_stream(f"/containers/{_one(container)}/logs", query, idle=idle)
 
+    def attach(self, container: str) -> ByteStream:
+        """Output as it is written from now on, in frames as of `logs`, without waiting for ends of
+        lines. It must be read: the container waits when a megabyte isn't."""
+        query = {"stream": "1", "stdout": "1", "stderr": "1"}
+        path = f"/containers/{_one(container)}/attach"
+        return self._session.bytes_stream(path, query, method="POST", kind=Kind.GLANCE)
+
     async def stats(self, container: str) -> Json | None:
         """One measurement of a running container, without waiting for a second one; None when it isn't
         there. Of one that has ended all is zero."""

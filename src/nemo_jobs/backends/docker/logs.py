@@ -30,6 +30,7 @@ from nemo_jobs.backends.api import Json, LogPiece
 from nemo_jobs.backends.docker.calls import DockerEngine
 from nemo_jobs.backends.docker.errors import EngineAway, EngineError
 from nemo_jobs.backends.docker.log_entries import NAMES, Entry, Fill, Position, Seeker, Tally, limits, runs
+from nemo_jobs.backends.docker.log_screen import Glances, OpenLines
 from nemo_jobs.backends.docker.log_windows import FIRST, LAST, SEEK, STEP, Stream, Windows
 
 #: `LogPiece.truncated` where it can't be known how many bytes are missing.
@@ -98,6 +99,7 @@ class _Reader:
         self._missing = False  # something was lost before the next piece
         self._found = False
         self._windows = Windows(engine, container)
+        self._lines = OpenLines((cursor or {}).get("open"))
         self.whole = False
 
     async def aclose(self) -> None:
@@ -150,12 +152,15 @@ class _Reader:
         begun = asyncio.get_running_loop().time()
         stream = await self._windows.reaching(self._position, follow=True)
         watch = asyncio.create_task(self._close_in_time(stream))
+        glances = Glances(self._engine if self._engine.local else None, self._container)
         try:
-            async for entries in self._sought(stream, seconds=SEEK):
-                room = await self._room(entries)
-                for piece in self._given(entries[:room]):
+            await self._seek(stream, seconds=SEEK)
+            while self._found and (entries := await glances.next(stream)) != []:
+                room = await self._room(entries or [])
+                given = self._given(entries[:room]) if entries else self._drawn(glances.pictures())
+                for piece in given:
                     yield piece
-                if room < len(entries) or not self._sure:
+                if room < len(entries or []) or not self._sure:
                     return
             self.whole = self._found and not stream.closed
         except EngineAway:
@@ -163,6 +168,7 @@ class _Reader:
                 raise  # else it may be only this connection that broke: the next reading will tell
         finally:
             watch.cancel()
+            await glances.aclose()
             await self._windows.close(stream)
 
     async def _present(self) -> AsyncIterator[LogPiece]:
@@ -172,7 +178,8 @@ class _Reader:
             whole = not windows or self._few
             stream = self._windows.open() if whole else await self._windows.reaching(self._position)
             try:
-                async for entries in self._sought(stream, anchor=not windows and not self._anchored):
+                await self._seek(stream, anchor=not windows and not self._anchored)
+                while self._found and (entries := await stream.next()):
                     for piece in self._given(entries):
                         yield piece
             finally:
@@ -186,12 +193,10 @@ class _Reader:
         async for piece in self._present():
             yield piece
 
-    async def _sought(
-        self, stream: Stream, *, seconds: float | None = None, anchor: bool = False
-    ) -> AsyncIterator[list[Entry]]:
-        """Entries behind the position. Nothing, and `_found` unset, when that isn't there; it must be
-        found within `seconds`, when nothing else comes. With `anchor` the log is read from the
-        beginning of a file, and what is before the position is counted too."""
+    async def _seek(self, stream: Stream, *, seconds: float | None = None, anchor: bool = False) -> None:
+        """Read as far as the position; `_found` tells whether it is there. It must be found within
+        `seconds`, when nothing else comes. With `anchor` the log is read from the beginning of a
+        file, and what is before the position is counted too."""
         self._found = not self._position
         seeker = None if self._found else Seeker(self._position)
         if anchor:
@@ -212,11 +217,6 @@ class _Reader:
         if self._found and not self._anchored:
             self._anchored = True
             self._fill.high = self._fill.high if anchor else -1
-        while self._found and (entries := await stream.next()):
-            if not self._position:
-                entries = self._of_this_run(entries)
-            if entries:
-                yield entries
 
     def _of_this_run(self, entries: list[Entry]) -> list[Entry]:
         """Of the first entries of a log those that aren't an earlier run's."""
@@ -272,6 +272,10 @@ class _Reader:
 
     def _given(self, entries: list[Entry]) -> Iterator[LogPiece]:
         """Entries as pieces; reading stands behind them then."""
+        if not self._position:
+            entries = self._of_this_run(entries)
+        if not entries:
+            return
         self._taken += len(entries)
         self._tally.add(entries)
         for run in runs(entries):
@@ -279,12 +283,23 @@ class _Reader:
             self._count(run)
             at = int(datetime.fromisoformat(run[0][1][:26].decode() + "+00:00").timestamp() * 1e6)
             truncated, self._missing = SOME if self._missing else 0, False
-            data = b"".join([data for _, _, data in run])
+            data = self._lines.passed(run[0][0], b"".join([data for _, _, data in run]))
             yield LogPiece(0, self._task, NAMES[run[0][0]], at, data, self._cursor(), truncated)
 
+    def _drawn(self, pictures: list[tuple[int, bytes]]) -> Iterator[LogPiece]:
+        """Pictures of unfinished lines as pieces; reading stands where it stood."""
+        for stream, picture in pictures:
+            if data := self._lines.draw(stream, picture):
+                now = int(datetime.now().timestamp() * 1e6)
+                yield LogPiece(0, self._task, NAMES[stream], now, data, self._cursor())
+
     def _cursor(self) -> Json:
-        known = self._asked and self._anchored
-        return self._position.to_json() | ({"fill": self._fill.state} if known else {})
+        cursor = self._position.to_json()
+        if self._asked and self._anchored:
+            cursor["fill"] = self._fill.state
+        if lines := self._lines.to_json():
+            cursor["open"] = lines
+        return cursor
 
     # How full the file is
 
