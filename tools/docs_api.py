@@ -16,6 +16,7 @@ Json = dict[str, Any]
 _REFERENCE = "#/components/schemas/"
 #: What a person looks for, in this order: the first pattern that a path matches names its section.
 _SECTIONS = (
+    ("GPUs", r"/gpus"),
     ("Results", r"/results"),
     ("Attempts", r"/attempts"),
     ("Tasks", r"/tasks"),
@@ -30,6 +31,7 @@ _SECTIONS = (
 )
 _ORDER = (
     *("Jobs", "Attempts", "Steps", "Tasks", "Logs", "Results", "Filesets and files"),
+    "GPUs",
     *("Workspaces and projects", "Secrets", "Tokens", "The service"),
 )
 #: Models that stand for query parameters are shown with their route.

@@ -140,6 +140,11 @@ CALLS: list[tuple[str, tuple[Any, ...], dict[str, Any], str, str, Any]] = [
      {"principal": "ann", "grants": {"lab": ["read"]}}),
     ("list_tokens", (), {"page": 2}, "GET", "/apis/auth/v2/tokens?page=2", None),
     ("revoke_token", ("t",), {}, "DELETE", "/apis/auth/v2/tokens/t", None),
+    ("get_gpus", (), {}, "GET", "/apis/jobs/v2/gpus", None),
+    ("reserve_gpus", ("llama", 2), {"wait": True}, "POST", "/apis/jobs/v2/gpus/reservations",
+     {"name": "llama", "count": 2, "wait": True}),
+    ("get_gpu_reservation", ("a b",), {}, "GET", "/apis/jobs/v2/gpus/reservations/a%20b", None),
+    ("release_gpus", ("llama",), {}, "DELETE", "/apis/jobs/v2/gpus/reservations/llama", None),
     ("get_service_status", (), {}, "GET", "/status", None),
     ("get_cluster_info", (), {}, "GET", "/cluster-info", None),
 ]  # fmt: skip
