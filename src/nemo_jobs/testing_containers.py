@@ -17,8 +17,10 @@ from dataclasses import replace
 
 from nemo_jobs.backends.api import (
     ENDED,
+    BackendError,
     Capabilities,
     Handle,
+    Leftover,
     Observation,
     Phase,
     Plan,
@@ -40,6 +42,8 @@ class ContainerWorld(FakeWorld):
         self.prepared_from: dict[str, int] = {}  # by key, when its preparation began
         self.suspended: dict[str, str] = {}  # by key, what the engine says about it
         self.resumed: Counter[str] = Counter()  # runs that went on with a container, by its label
+        self.volumes: dict[str, Leftover] = {}  # by name
+        self.stuck: set[str] = set()  # names of what can't be removed
         self.labels: dict[str, str] = {}  # by key, the name that a resumed container was made under
 
 
@@ -127,6 +131,21 @@ class FakeContainers(FakeBackend):
         self._ask("handles")
         for key, work in list(self.world.works.items()):
             yield replace(work.handle, key=self.world.labels.get(key, key))
+
+    async def belongings(self) -> AsyncIterator[Leftover]:
+        async for handle in self.handles():
+            yield Leftover("container", handle.key, handle.key, data=handle.to_json())
+        for volume in list(self.world.volumes.values()):
+            yield volume
+
+    async def discard(self, item: Leftover) -> None:
+        self._ask("discard")
+        if item.name in self.world.stuck:
+            raise BackendError("it is in use")
+        if item.kind == "volume":
+            self.world.volumes.pop(item.name, None)
+        else:
+            await self.remove(Handle.from_json(item.data))
 
     def _key(self, handle: Handle) -> str:
         """The present name of a container that is asked for by its label."""

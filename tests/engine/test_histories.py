@@ -168,7 +168,7 @@ async def _clean(bench: Bench, names: list[str]) -> None:
     for _ in range(4):
         bench.place.clock.advance(40 * 24 * 3600)
         await sweeper.reclaim_storage()
-        await sweeper.remove_orphans()
+        await sweeper.orphans.sweep()
         await sweeper.remove_due()
     assert not bench.place.world.works and not bench.place.world.storage
 

@@ -7,7 +7,7 @@ import pytest
 
 from nemo_jobs.domain.states import Trigger
 from nemo_jobs.engine import prepare
-from nemo_jobs.engine.sweep import ORPHAN_GRACE
+from nemo_jobs.engine.orphans import ORPHAN_GRACE
 from nemo_jobs.store import jobs
 from nemo_jobs.testing_containers import ContainerWorld, FakeContainers
 from tests.engine.bench import WORKSPACE, Bench, details, open_place
@@ -200,12 +200,12 @@ async def test_a_pause_keeps_the_container_and_resuming_goes_on_with_it(bench: B
         for _ in range(3):  # nothing that cleans up takes it away, however long it is paused
             await bench.move(7200)
             await engine._sweeper.remove_due()
-            await engine._sweeper.remove_orphans()
+            await engine._sweeper.orphans.sweep()
         assert len(world(bench).works) == 1
         await bench.ask("moth", Trigger.RESUME)
         await bench.until("moth", "active")
         assert list(world(bench).resumed.values()) == [times]
-    await engine._sweeper.remove_orphans()
+    await engine._sweeper.orphans.sweep()
     await bench.move_until("moth", "completed", step=60)
     assert len(world(bench).works) == 1
     await _sweep(bench)
@@ -221,7 +221,7 @@ async def test_a_resumed_container_stays_as_long_as_others_after_its_end(bench: 
     await bench.ask("moth", Trigger.RESUME)
     await bench.move_until("moth", "error", step=60)
     for _ in range(3):
-        await engine._sweeper.remove_orphans()
+        await engine._sweeper.orphans.sweep()
         bench.place.clock.advance(ORPHAN_GRACE)
     await engine._sweeper.remove_due()
     assert len(world(bench).works) == 1

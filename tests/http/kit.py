@@ -46,6 +46,7 @@ class EngineStandIn:
     loops: dict = field(default_factory=lambda: {"jobs": True})
     troubles: list = field(default_factory=list)
     away: dict = field(default_factory=dict)
+    ownerless: list = field(default_factory=list)
 
     def health(self):
         return self.loops
@@ -61,6 +62,9 @@ class EngineStandIn:
 
     def trouble(self, profile):
         return self.away.get(profile.key, "")
+
+    async def sweep(self, dry_run):
+        return {"dry_run": dry_run, "data": [dict(one) for one in self.ownerless], "unavailable": []}
 
     def arrive(self, provider, profile):
         return None

@@ -63,6 +63,17 @@ jobs:
         assert listed[0]["config"]["default_task_image"] is None
 
 
+async def test_a_sweep_tells_what_it_found_and_needs_an_engine(service):
+    one = {"backend": "docker", "kind": "volume", "name": "v", "run": None, "made_at": 1_800_000_000_000_000}
+    service.engine.ownerless = [{**one, "state": "found", "message": ""}]
+    answer = await service.client.post("/apis/jobs/v2/sweep", json={"dry_run": True})
+    assert answer.status_code == 200
+    found = answer.json()
+    assert found["dry_run"] is True and found["data"][0]["made_at"].startswith("2027-01-15T08:00:00")
+    for wrong in ({"dry_run": 3}, ["x"], {"dry_run": None}):
+        assert (await service.client.post("/apis/jobs/v2/sweep", json=wrong)).status_code == 422
+
+
 async def test_c051_a_profile_that_can_take_no_work_says_why_in_the_list_and_in_metrics(service):
     service.engine.away = {("subprocess", "default"): "nobody answers"}
     (listed,) = await get(service, "/apis/jobs/v2/execution-profiles")

@@ -1,18 +1,52 @@
-"""`nemo services`: run the service in this terminal."""
+"""`nemo services`: run the service in this terminal, and clean up behind it."""
 
 import os
 import signal
 import sys
+from collections import Counter
 from pathlib import Path
 
 import click
 
 from nemo_jobs.cli.main import stop_at_once
+from nemo_jobs.cli.options import columns_option, global_options, pass_session
+from nemo_jobs.cli.render import show_list
+from nemo_jobs.cli.session import Session
+
+_SWEPT = ("backend", "kind", "name", "made_at", "state", "message")
+_STATES = {
+    "found": "would be removed",
+    "removed": "removed",
+    "kept": "kept for now",
+    "failed": "could not be removed",
+}
 
 
 @click.group()
 def services() -> None:
-    """Run the jobs service."""
+    """Run the jobs service, and clean up behind it."""
+
+
+@services.command()
+@click.option("--dry-run", is_flag=True, help="Only show what would be removed.")
+@columns_option
+@global_options(context_letter=False)
+@pass_session
+def sweep(session: Session, dry_run: bool, columns: str) -> int:
+    """Remove what the service made at a backend, such as a Docker engine, and nobody owns.
+
+    Only what bears the name of this service is looked at. What is younger than two minutes is kept.
+    The service sweeps by itself every five minutes. Exit code 1 when something could not be removed
+    or asked.
+    """
+    answer = session.ask("sweep", dry_run=dry_run)
+    show_list(session, answer, columns=columns, default=_SWEPT)
+    for problem in answer["unavailable"]:
+        session.note(f"could not be asked: {problem}")
+    counts = Counter(one["state"] for one in answer["data"])
+    said = ", ".join(f"{counts[state]} {word}" for state, word in _STATES.items() if counts[state])
+    session.note(said or "nothing without an owner was found")
+    return int(bool(counts["failed"] or answer["unavailable"]))
 
 
 @services.command()

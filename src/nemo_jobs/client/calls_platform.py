@@ -186,6 +186,11 @@ class ServiceCalls(Calls):
         return Ask("GET", "/status")
 
     @Call
+    def sweep(self, *, dry_run: bool = False) -> Ask[Json]:
+        """Remove what the service made at a backend and nobody owns; with `dry_run` only tell."""
+        return Ask("POST", "/apis/jobs/v2/sweep", body={"dry_run": dry_run})
+
+    @Call
     def get_cluster_info(self) -> Ask[Json]:
         """The version of the service."""
         return Ask("GET", "/cluster-info")

@@ -81,6 +81,7 @@ class Engine:
         self._sweeper = Sweeper(
             db, self._reach, clock, options.host, options.retention_days, options.retention
         )
+        self.sweep = self._sweeper.orphans.on_request
         self._objects = ObjectSweeper(db, options.objects, clock) if options.objects else None
 
     # -- what others see

@@ -9,6 +9,7 @@ from nemo_jobs.domain.clock import Clock
 from nemo_jobs.domain.model import Unavailable
 from nemo_jobs.domain.retention import DEFAULT, Retention
 from nemo_jobs.engine import plans
+from nemo_jobs.engine.orphans import Orphans
 from nemo_jobs.engine.reach import Reach
 from nemo_jobs.store import compaction, idempotency, jobs, run_ends, steps, storage, tokens
 from nemo_jobs.store.db import Database
@@ -22,8 +23,6 @@ REMOVALS_A_ROUND = 50
 RECLAIMED_AT_ONCE = 100
 #: Rounds between two looks for orphans and for jobs past their retention.
 SELDOM = 300
-#: How long something that nobody knows is left alone, in seconds: its record may be on the way.
-ORPHAN_GRACE = 120.0
 DAY = 86_400_000_000
 
 
@@ -41,7 +40,7 @@ class Sweeper:
     ) -> None:
         self._db, self._reach, self._clock, self._host = db, reach, clock, host
         self._retention, self._keeps = retention_days, keeps
-        self._unknown: dict[str, float] = {}
+        self.orphans = Orphans(db, reach, clock)
         self._failing: dict[str, str] = {}
 
     def problems(self) -> list[str]:
@@ -55,7 +54,7 @@ class Sweeper:
             removed = await self.remove_due()
             await self._db.write(compaction.compact_ended, 20)
             if rounds % SELDOM == SELDOM - 1:
-                await self.remove_orphans()
+                await self.orphans.sweep()
                 await self.prune()
                 await self._db.write(tokens.purge, self._clock.now(), durable=False)
                 await self._db.write(idempotency.forget_keys, self._clock.now(), durable=False)
@@ -99,26 +98,6 @@ class Sweeper:
                 break
         log.info("the storage of %d jobs is not kept any longer", gone)
         return gone
-
-    async def remove_orphans(self) -> None:
-        """Remove workloads of ours that no record has known for a while."""
-        seen: set[str] = set()
-        for backend in self._reach:
-            found: dict[str, Handle] = {}
-            try:
-                async for handle in backend.handles():
-                    found[handle.key] = handle
-            except api.Unavailable:
-                continue
-            known = await self._db.read(steps.known_keys, list(found))
-            now = self._clock.monotonic()
-            for key in found.keys() - known:
-                if now - self._unknown.setdefault(key, now) < ORPHAN_GRACE:
-                    continue
-                log.warning("removing %s on %s: no record knows it", key, backend.name)
-                await backend.remove(found[key])
-            seen |= found.keys() - known
-        self._unknown = {key: at for key, at in self._unknown.items() if key in seen}
 
     async def prune(self) -> None:
         """Delete ended jobs that are older than the retention, if one is set."""

@@ -1,6 +1,7 @@
-"""Models of execution profiles as they are listed, for the API document only."""
+"""Models of execution profiles, and of what backends still have, for the API document only."""
 
-from typing import Literal
+from datetime import datetime
+from typing import Any, Literal
 
 from pydantic import BaseModel, Field, TypeAdapter
 
@@ -11,6 +12,7 @@ from nemo_jobs.domain.profiles import (
     SubprocessConfig,
     VolcanoJobConfig,
 )
+from nemo_jobs.http.sweep import SweepRequest
 
 
 class ProfileHealth(BaseModel):
@@ -54,4 +56,29 @@ class E2EProfile(_Profile):
 
 AnyProfile = DockerProfile | KubernetesJobProfile | VolcanoJobProfile | SubprocessProfile | E2EProfile
 
-MODELS = {"ProfileList": TypeAdapter(list[AnyProfile])}
+
+class Ownerless(BaseModel):
+    """Something that no record stands for; `run` names the run that it was made for."""
+
+    backend: str
+    kind: str
+    name: str
+    run: str | None
+    made_at: datetime | None
+    state: Literal["found", "removed", "kept", "failed"]
+    message: str
+
+
+class Swept(BaseModel):
+    """`unavailable` says which backends could not be asked, and why."""
+
+    dry_run: bool
+    data: list[Ownerless]
+    unavailable: list[str]
+
+
+MODELS: dict[str, TypeAdapter[Any]] = {
+    "ProfileList": TypeAdapter(list[AnyProfile]),
+    "SweepRequest": TypeAdapter(SweepRequest),
+    "Swept": TypeAdapter(Swept),
+}

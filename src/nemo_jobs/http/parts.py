@@ -42,6 +42,10 @@ class EngineView(Protocol):
         """Why work on this profile can't be started now; empty while it can."""
         ...
 
+    async def sweep(self, dry_run: bool) -> Json:
+        """Remove what this service made at a backend and nobody owns; what was found, as data."""
+        ...
+
     def render(self, step: "StepRecord") -> Json:
         """What would be sent to start the step, without secret values. Raises Invalid when its
         backend would refuse it."""

@@ -10,6 +10,7 @@ from nemo_jobs.http.jobs import JOBS
 from nemo_jobs.http.parts import Api
 from nemo_jobs.http.request import Request
 from nemo_jobs.http.routes import Operation
+from nemo_jobs.http.sweep import OPERATIONS as SWEEP
 from nemo_jobs.http.wire import Reply, json_reply
 
 #: The services of the family that this program answers for.
@@ -134,5 +135,6 @@ OPERATIONS = (
     Operation(
         "GET", "/metrics", get_metrics, "Metrics for Prometheus", None, media="text/plain", scope="read*"
     ),
+    *SWEEP,
     Operation("GET", "/openapi.json", get_document, "This document", "Object", scope="none"),
 )
