@@ -180,8 +180,10 @@ def run_bare(api: Api) -> None:
     api.delete(place)
 
 
-def create_bare(api: Api, command: list[str], binds: list[str] | None = None) -> str:
-    log = {"Type": "json-file", "Config": {"max-size": "268435456", "max-file": "4"}}
+def create_bare(
+    api: Api, command: list[str], binds: list[str] | None = None, files: dict[str, str] | None = None
+) -> str:
+    log = {"Type": "json-file", "Config": files or {"max-size": "268435456", "max-file": "4"}}
     host = {"NetworkMode": "host", "Init": True, "LogConfig": log, "Binds": binds or []}
     made: str = api.post("/containers/create", {"Image": BUSYBOX, "Cmd": command, "HostConfig": host})["Id"]
     return made
