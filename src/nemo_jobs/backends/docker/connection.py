@@ -35,7 +35,7 @@ class Connection(asyncio.Protocol):
         self._pieces: list[bytes] = []
         self._held = self._silent = 0
         self._has_head = self._complete = self._keep = self._sent = False
-        self._paused = False
+        self._paused = self._two = False
         self._news: asyncio.Future[None] | None = None
         self._room: asyncio.Future[None] | None = None
         self.on_body = self._pieces.append  # called for each chunk: a long log has a million
@@ -92,6 +92,7 @@ class Connection(asyncio.Protocol):
 
     def on_message_begin(self) -> None:
         if self._complete:
+            self._two = True
             self._break("it sent two answers to one call")
 
     def on_header(self, name: bytes, value: bytes) -> None:
@@ -127,7 +128,7 @@ class Connection(asyncio.Protocol):
             self._break("it changed to another protocol")
         except httptools.HttpParserError as error:
             self._break(f"it sent something that isn't an answer: {error}")
-        if self._lost and self._complete:
+        if self._two:
             self._pieces.clear()  # whose bytes they are can't be told
             self._complete = False
         if len(self._pieces) > before:

@@ -81,32 +81,21 @@ class Effort:
         self, image: str, name: ImageName, shared: Shared, ended: "Callable[[Effort], None]"
     ) -> None:
         self.image, self.keys = image, set[str]()
-        self.ended_at: float | None = None
-        self.succeeded = False
+        self.failure: Exception | None = None
         self._name, self._shared, self._limits = name, shared, shared.limits
         self._tell = ended
         self._progress = Progress()
         self._best = (0, 0, 0)  # the farthest that a try came
         self._login = Login()
         self._note = _QUEUED if shared.places.locked() else ""  # what is told instead of progress
-        self._failure: Exception | None = None
         self._asked_at = shared.monotonic()
         self._task = asyncio.create_task(self._run())
         self._watch = asyncio.create_task(self._give_up_when_unwanted())
 
-    @property
-    def over(self) -> bool:
-        return self.ended_at is not None
-
-    def ask(self, key: str) -> Pulling | None:
-        """How far it is; None when it has ended well. Raises how it failed."""
+    def ask(self, key: str) -> Pulling:
+        """How far it is; `key` waits for the end."""
         self._asked_at = self._shared.monotonic()
-        if self._failure is not None:
-            raise self._failure.with_traceback(None)
-        if self.succeeded:
-            return None
-        if key:
-            self.keys.add(key)
+        self.keys.add(key)
         progress = self._progress
         return Pulling(f"pulling {self.image}: {self._note or progress}", progress.done, progress.total)
 
@@ -118,17 +107,15 @@ class Effort:
     async def _run(self) -> None:
         try:
             await self._try_until_it_ends()
-            self.succeeded = True
         except asyncio.CancelledError:
-            self._failure = EngineAway(f"the pull of {self.image} was given up")
+            self.failure = EngineAway(f"the pull of {self.image} was given up")
             raise
         except (PullFailed, EngineAway) as error:
-            self._failure = error
+            self.failure = error
         except Exception as error:  # a fault of ours ends the pull, not those who wait for it
             _log.exception("the pull of %s failed", self.image)
-            self._failure = PullFailed(f"the image {self.image} can't be pulled: {one_line(repr(error))}")
+            self.failure = PullFailed(f"the image {self.image} can't be pulled: {one_line(repr(error))}")
         finally:
-            self.ended_at = self._shared.monotonic()
             self._watch.cancel()
             self._tell(self)
 

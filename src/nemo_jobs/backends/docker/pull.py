@@ -12,9 +12,6 @@ from nemo_jobs.backends.docker.errors import EngineError, one_line
 
 __all__ = ["PullFailed", "PullLimits", "Pulling", "Pulls"]
 
-#: Seconds for which the end of a pull is told to those who wanted it and haven't asked since.
-_TOLD = 5.0
-
 
 class Pulls:
     """The pulls of one engine. `hint` is called with the keys of those who asked when their image
@@ -34,19 +31,24 @@ class Pulls:
         self._shared = Shared(
             engine, logins or Logins(), limits, asyncio.Semaphore(limits.at_once), monotonic
         )
+        self._unwanted = limits.unwanted
         self._efforts: dict[str, Effort] = {}
-        self._closed = False
+        # How a pull ended, for each who asked and hasn't heard of it yet, and when that was.
+        self._failures: dict[tuple[str, str], tuple[Exception, float]] = {}
 
     @property
     def running(self) -> int:
         """How many pulls are under way or wait for a place."""
-        return sum(not effort.over for effort in self._efforts.values())
+        return len(self._efforts)
 
     async def want(self, image: str, key: str = "") -> Pulling | None:
         """None when the image is there (no registry is asked then). Else begins or joins its pull and
         says how far it is. Ask again at least once a minute, else it is given up. Raises `PullFailed`
-        when it can't be had, `EngineAway` when the engine can't be asked."""
+        when it can't be had, `EngineAway` when the engine can't be asked: once for each key that
+        waited; who asks after that begins anew, perhaps with a new login."""
         self._forget()
+        if (failed := self._failures.pop((image, key), None)) is not None:
+            raise failed[0].with_traceback(None)
         if (effort := self._efforts.get(image)) is None:
             name = _name(image)
             if await self._there(image):
@@ -74,16 +76,20 @@ class Pulls:
             raise
 
     def _ended(self, effort: Effort) -> None:
+        if self._efforts.get(effort.image) is effort:
+            del self._efforts[effort.image]
         for key in effort.keys:
+            if effort.failure is not None:
+                self._failures[effort.image, key] = effort.failure, self._monotonic()
             self._hint(key)
 
     def _forget(self) -> None:
-        """Ends that are old: who asks then may have a new login, or another registry."""
-        now = self._monotonic()
-        for image, effort in list(self._efforts.items()):
-            ended = effort.ended_at
-            if ended is not None and (effort.succeeded or now - ended > _TOLD):
-                del self._efforts[image]
+        """What those who don't ask any more haven't heard."""
+        oldest = self._monotonic() - self._unwanted
+        for place, (_, at) in list(self._failures.items()):
+            if at >= oldest:
+                break  # they are in order
+            del self._failures[place]
 
 
 def _name(image: str) -> registry.ImageName:

@@ -68,13 +68,20 @@ _SIGNS = tuple(
 
 def meaning(status: int, text: str, image: ImageName) -> Meaning:
     """What a reason means; `status` is that of the engine's answer, 0 for one told while pulling."""
-    # Names are the user's words: an image may be called "timeout".
-    for name in (image.repository, image.repository.removeprefix("library/"), image.registry):
-        if name:
-            text = text.replace(name, "…")
+    text = _without_names(text, image)
     for found, signs in _SIGNS:
         if signs.search(text):
             return found
     if status == 404:
         return Meaning.MISSING
     return Meaning.INVALID if status == 400 else Meaning.OTHER
+
+
+def _without_names(text: str, image: ImageName) -> str:
+    """Names are the user's words: an image may be called "timeout". A short one counts as a name only
+    where names stand, as it may be any word."""
+    for name in (image.source, image.repository, image.registry):
+        if "/" in name or "." in name:
+            text = re.sub(rf"(?<![\w.-]){re.escape(name)}(?![\w-])", "…", text)
+    short = re.escape(image.repository.removeprefix("library/"))
+    return re.sub(rf"(?<=\bfor ){short}\b|(?<![\w.-]){short}:{re.escape(image.tag or '…')}\b", "…", text)
