@@ -1,5 +1,6 @@
 """The live line, drawn with rich. Imported on terminals only: rich is slow to load."""
 
+import re
 from typing import Any
 
 from rich.console import Console
@@ -7,7 +8,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from nemo_jobs.cli.progress import current_step, duration, scalars
+from nemo_jobs.cli.progress import current_step, duration, obstacle, scalars
 from nemo_jobs.cli.text import clean
 
 _COLOURS = {
@@ -50,16 +51,23 @@ class Painter:
         cells.append(Text(state, style=_COLOURS.get(state, "")))
         cells.append(Text(duration(elapsed), style="dim"))
         details = dict(scalars(tree.get("status_details") or {}))
-        share = percentage(details)
+        waits_for = obstacle(step) if step else ""
+        share = percentage(details) if not waits_for else told_percentage(waits_for)
         if share is not None:
             cells.append(ProgressBar(total=100, completed=share, width=20))
             cells.append(Text(f"{share:.0f}%"))
         rest = ", ".join(f"{key}={value}" for key, value in details.items() if key != "percentage_done")
-        cells.append(Text(clean(rest, colours=False)))
+        cells.append(Text(clean(", ".join(filter(None, (waits_for, rest))), colours=False)))
         for _ in cells:
             grid.add_column(no_wrap=True, overflow="ellipsis")
         grid.add_row(*cells)
         return grid
+
+
+def told_percentage(message: str) -> float | None:
+    """The share in what a step says while it waits, as of an image that is pulled."""
+    found = re.search(r"\b([0-9]{1,3}) ?%", message)
+    return min(float(found[1]), 100.0) if found else None
 
 
 def percentage(details: dict[str, Any]) -> float | None:

@@ -13,6 +13,8 @@ _SHOWN_DETAILS = 6
 #: What the service says about an error in words too.
 _TOLD = frozenset({"message", "reason", "exit_code", "signal"})
 _TICK = 0.5
+#: Seconds between two lines of which only the numbers differ, while a step waits.
+_COUNTING = 10.0
 
 
 class Progress(Protocol):
@@ -41,14 +43,19 @@ class PlainProgress:
         self._session = session
         self._to_stdout = lines_to_stdout
         self._last = ""
+        self._said_at = 0.0
         self._lock = threading.Lock()
 
     def tree(self, tree: Any) -> None:
         text = summary(tree)
         with self._lock:
-            if text != self._last:
-                self._last = text
-                self._session.note(text)
+            now = time.monotonic()
+            # A pull that tells its bytes would fill the log of whoever keeps one.
+            counts = _of_numbers(tree, text) == _of_numbers(tree, self._last)
+            if text == self._last or (counts and now - self._said_at < _COUNTING):
+                return
+            self._last, self._said_at = text, now
+            self._session.note(text)
 
     def line(self, text: str) -> None:
         with self._lock:
@@ -136,19 +143,34 @@ class LiveProgress:
         self._drawn, self._drawn_at = True, time.monotonic()
 
 
+def _of_numbers(tree: Any, text: str) -> str:
+    """The text without what counts up while the current step waits."""
+    import re
+
+    step = current_step(tree)
+    return re.sub(r"[0-9][0-9.]*( [kMGT]?B\b)?", "#", text) if step and obstacle(step) else text
+
+
 def summary(tree: Any) -> str:
     """State of the job, its current step and its progress, in one line."""
     text = f"job {tree['name']}: {tree['status']}"
     step = current_step(tree)
     if step:
         text += f" | step {step['name']}: {step['status']}"
-        reason = (step.get("status_details") or {}).get("message")
-        if reason and step["status"] in ("created", "pending", "resuming"):
+        if reason := obstacle(step):
             text += f" ({reason})"
     details = scalars(tree.get("status_details") or {})
     if details:
         text += " | " + ", ".join(f"{key}={value}" for key, value in details)
     return clean(text, colours=False)
+
+
+def obstacle(step: Any) -> str:
+    """What a step waits for, such as its image, or what keeps it from running; else empty."""
+    details = step.get("status_details") or {}
+    waits = step["status"] in ("created", "pending", "resuming")
+    held_up = details.get("reason") in ("suspended", "backend_unavailable")
+    return str(details.get("message") or "") if waits or held_up else ""
 
 
 def current_step(tree: Any) -> Any:
