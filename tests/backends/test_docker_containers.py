@@ -67,12 +67,11 @@ async def running(backend: DockerBackend, handle: Handle) -> None:
 
 async def test_folders_belong_to_the_user_of_the_image_alone(world: DockerHarness) -> None:
     backend = await started(world)
-    paths = "/var/run/scratch/task /var/run/scratch/config /var/run/scratch/results /var/run/scratch/job"
-    command = [
-        "sh",
-        "-c",
-        f"stat -c '%u %g %a' {paths}; touch /var/run/scratch/*/mine; cat /var/run/scratch/*/*.json",
-    ]
+    paths = (
+        "/var/run/scratch/task /var/run/scratch/config /var/run/scratch/task/.results /var/run/scratch/job"
+    )
+    show = f"stat -c '%u %g %a' {paths}; cat /var/run/scratch/*/*.json"
+    command = ["sh", "-c", f"touch /var/run/scratch/*/mine $NEMO_JOB_RESULTS_PATH/mine; {show}"]
     text = await text_of(backend, world.command(command, image=USER, config={"grüße": 1}))
     assert text == f"{USER_UID} {USER_GID} 700\n" * 4 + '{"grüße": 1}'
 

@@ -22,7 +22,7 @@ def test_the_whole_body_of_a_plain_step() -> None:
     task = task_name(KEY)
     plan = make_plan(config={"a": 1}, env={"OWN": "value"})
     volume = {"Labels": labels.volume_labels(plan, "me"), "NoCopy": True}
-    ways = (("storage", "task"), ("config", "config"), ("results", "results"))
+    ways = (("storage", "task"), ("config", "config"))
     assert spec.container_body(plan, SITE) == {
         "Image": "image:1",
         "Cmd": ["run", "it"],
@@ -38,11 +38,11 @@ def test_the_whole_body_of_a_plain_step() -> None:
             "NEMO_JOB_EPHEMERAL_TASK_STORAGE_PATH=/var/run/scratch/task",
             "NEMO_JOB_STEP_CONFIG_STORAGE_PATH=/var/run/scratch/config",
             "NEMO_JOB_STEP_CONFIG_FILE_PATH=/var/run/scratch/config/job_step_config.json",
-            "NEMO_JOB_RESULTS_PATH=/var/run/scratch/results",
             "NHX_JOB_LAUNCHER_OTLP_LOGS_ENDPOINT=http://127.0.0.1:8080/apis/files/v2/workspaces/space/"
             "filesets/job-fileset-a-job/otlp/v1/logs",
             'NHX_PRINCIPAL={"id":"someone"}',
             "OWN=value",
+            "NEMO_JOB_RESULTS_PATH=/var/run/scratch/task/.results",
             "NHX_FILES_URL=http://127.0.0.1:8080",
             "NHX_JOBS_URL=https://jobs.example",
             "NHX_BASE_URL=http://localhost:8080",
@@ -53,6 +53,7 @@ def test_the_whole_body_of_a_plain_step() -> None:
         ],
         "Labels": {
             **labels.container_labels(plan, "me", "host:1"),
+            "nemo-jobs.results": "/var/run/scratch/task/.results",
             "nemo-jobs.storage-volume": "nemo-jobs-storage",
             "nemo-jobs.storage-image": "docker.io/library/busybox:stable",
         },
@@ -98,11 +99,12 @@ def test_the_whole_body_of_a_step_with_gpus_limits_and_storage() -> None:
     assert (host["NanoCpus"], host["Memory"], host["MemorySwap"]) == (2_500_000_000, 4 * GI, 4 * GI)
     assert host["ShmSize"] == 16 * GI
     assert "NVIDIA_VISIBLE_DEVICES" not in environment_of(body)
-    assert targets_of(body) == ["/mine", "/var/run/scratch/config", "/var/run/scratch/results", "/job"]
+    assert targets_of(body) == ["/mine", "/var/run/scratch/config", "/job"]
     assert body["Labels"][labels.USES_STORAGE] == "true"
     environment = environment_of(body)
     assert environment[spec.PERSISTENT_VARIABLE] == "/job"
     assert environment[spec.EPHEMERAL_VARIABLE] == "/mine"
+    assert environment["NEMO_JOB_RESULTS_PATH"] == "/mine/.results"
 
 
 def test_more_processors_than_there_are_is_no_limit() -> None:
@@ -247,7 +249,7 @@ def test_volumes_of_the_profile() -> None:
         {"volume_name": "ignored", "mount_path": "/tmp2", "kind": "tmpfs"},
     ]
     body = body_of(profile={"storage": {"additional_volume_mounts": mounts}})
-    assert body["HostConfig"]["Mounts"][3:] == [
+    assert body["HostConfig"]["Mounts"][2:] == [
         {"Type": "volume", "Source": "data", "Target": "/data"},
         {"Type": "volume", "Source": "more", "Target": "/more", "VolumeOptions": {"NoCopy": True}},
         {"Type": "tmpfs", "Target": "/fast", "TmpfsOptions": {"SizeBytes": 1024}},

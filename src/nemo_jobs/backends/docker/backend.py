@@ -33,6 +33,7 @@ from nemo_jobs.backends.docker.helpers import Helpers
 from nemo_jobs.backends.docker.logs import logs
 from nemo_jobs.backends.docker.observe import Watcher
 from nemo_jobs.backends.docker.pull import PullFailed, PullLimits, Pulls
+from nemo_jobs.backends.docker.registry import parse
 from nemo_jobs.backends.docker.results import Results
 from nemo_jobs.backends.docker.starting import Start, Tools
 from nemo_jobs.backends.docker.stopping import Stops
@@ -167,9 +168,17 @@ class DockerBackend:
         return {"name": plan.key, **spec.masked(body, plan)}
 
     async def prepare(self, plan: Plan) -> Preparing | None:
-        image = spec.image_of(plan, self._ready().site)
+        tools = self._ready()
+        image = spec.image_of(plan, tools.site)
         try:
+            parse(image)  # what isn't the name of an image may lead elsewhere
+            with contextlib.suppress(EngineError):  # the pull tells what is wrong
+                if (found := await self._engine.image(image)) is not None:
+                    tools.images.note(plan.key, found)
+                    return None
             pulling = await self._pulls.want(image, plan.key)
+        except ValueError as error:
+            raise Rejected(str(error)) from error
         except PullFailed as error:
             raise Rejected(str(error)) from error
         except EngineAway as error:

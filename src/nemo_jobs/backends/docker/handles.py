@@ -41,6 +41,7 @@ def handle_of(engine: Engine, container: str, name: str, marks: Mapping[str, str
         "node": engine.name,
         "container": container,
         "image": image,
+        "results": marks.get(labels.RESULTS, ""),
         "first": marks[labels.KEY],
         "first_task": marks.get(labels.TASK, ""),
         "task": labels.task_of(run, marks),

@@ -35,6 +35,8 @@ CREATOR = "nemo-jobs.creator"
 #: The volume of the job's storage, and the image that can wipe it.
 STORAGE_VOLUME = "nemo-jobs.storage-volume"
 STORAGE_IMAGE = "nemo-jobs.storage-image"
+#: Where the container's program leaves results.
+RESULTS = "nemo-jobs.results"
 
 CONTROLLER = "jobs-controller"
 OURS = {MANAGED_BY: CONTROLLER, BACKEND: "docker"}
@@ -134,14 +136,13 @@ class TaskVolumes:
 
     storage: str
     config: str
-    results: str
     token: str
 
     @property
     def all(self) -> tuple[str, ...]:
-        return (self.storage, self.config, self.results, self.token)
+        return (self.storage, self.config, self.token)
 
 
 def task_volumes(workspace: str, job: str, task: str) -> TaskVolumes:
-    kinds = ("task-storage", "task-config", "task-results", "task-workload-identity")
+    kinds = ("task-storage", "task-config", "task-workload-identity")
     return TaskVolumes(*(object_name(kind, workspace, job, task) for kind in kinds))

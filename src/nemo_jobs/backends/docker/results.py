@@ -28,8 +28,6 @@ from nemo_jobs.backends.docker.unpack import unpack
 LOOK_SECONDS, FETCH_SECONDS = 120.0, 1800.0
 _STAT = "x-docker-container-path-stat"
 _FOLDER = "docker-results"
-# In most images /var/run leads to /run.
-_KNOWN_AS = (spec.RESULTS_DIR, spec.RESULTS_DIR.removeprefix("/var"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,10 +67,12 @@ class Results:
             return None
         if place is None and (place := await self._fetch(handle, most_bytes)) is None:
             return None
+        path = handle.data["results"]
+        known_as = (path, path.removeprefix("/var"))  # in most images /var/run leads to /run
         try:
             async with asyncio.timeout(LOOK_SECONDS):
                 found = await asyncio.to_thread(
-                    subprocess_results.look_through, place.root, place.directory, most_bytes, _KNOWN_AS
+                    subprocess_results.look_through, place.root, place.directory, most_bytes, known_as
                 )
         except TimeoutError as error:
             raise Unavailable(f"looking through the results takes more than {LOOK_SECONDS:g} s") from error
@@ -109,8 +109,9 @@ class Results:
         if self.folder_root is None:
             return None
         data = handle.data
-        name = labels.task_volumes(data["workspace"], data["job"], data["first_task"]).results
-        return _Place(f"{self.folder_root}/{name}", f"{self.folder_root}/{name}/_data")
+        name = labels.task_volumes(data["workspace"], data["job"], data["first_task"]).storage
+        root = f"{self.folder_root}/{name}/_data"
+        return _Place(root, f"{root}/{spec.RESULTS_NAME}")
 
     async def _fetch(self, handle: Handle, most_bytes: int) -> _Place | None:
         if handle.key in self._fetched:
@@ -118,7 +119,7 @@ class Results:
         try:
             async with (
                 asyncio.timeout(FETCH_SECONDS),
-                self._engine.get_archive(handle.data["container"], spec.RESULTS_DIR) as pieces,
+                self._engine.get_archive(handle.data["container"], handle.data["results"]) as pieces,
             ):
                 if _untouched((await pieces.headers()).get(_STAT, "")):
                     place = None

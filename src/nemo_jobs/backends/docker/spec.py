@@ -12,7 +12,10 @@ from nemo_jobs.backends.docker import labels, quantities
 PERSISTENT_VARIABLE = "NEMO_JOB_PERSISTENT_JOB_STORAGE_PATH"
 EPHEMERAL_VARIABLE = "NEMO_JOB_EPHEMERAL_TASK_STORAGE_PATH"
 TOKEN_VARIABLE = "NHX_WORKLOAD_IDENTITY_TOKEN_FILE"  # noqa: S105 - a name
-SCRATCH, CONFIG_DIR, RESULTS_DIR = (f"/var/run/scratch/{name}" for name in ("task", "config", "results"))
+SCRATCH, CONFIG_DIR = "/var/run/scratch/task", "/var/run/scratch/config"
+#: In the task's own storage, where one who clears that doesn't see it. A volume more costs a start as
+#: much as all else that is added to the engine's own work.
+RESULTS_NAME = ".results"
 CONFIG_NAME = "job_step_config.json"
 TOKEN_DIR = "/var/run/secrets/nemo-helix/workload"  # noqa: S105 - a path
 TOKEN_NAME = "token"  # noqa: S105 - a name
@@ -118,6 +121,11 @@ def ephemeral_path(plan: Plan) -> str:
     return _path_variable(plan, EPHEMERAL_VARIABLE) or SCRATCH
 
 
+def results_path(plan: Plan) -> str:
+    """Where what the task leaves becomes results of its job."""
+    return f"{ephemeral_path(plan).rstrip('/')}/{RESULTS_NAME}"
+
+
 def container_body(
     plan: Plan, site: Site, *, job_storage: Json | None = None, launched: ImageFacts | None = None
 ) -> Json:
@@ -158,7 +166,6 @@ def container_environment(plan: Plan, site: Site, *, with_launcher: bool = False
     env[EPHEMERAL_VARIABLE] = SCRATCH
     env["NEMO_JOB_STEP_CONFIG_STORAGE_PATH"] = CONFIG_DIR
     env["NEMO_JOB_STEP_CONFIG_FILE_PATH"] = f"{CONFIG_DIR}/{CONFIG_NAME}"
-    env["NEMO_JOB_RESULTS_PATH"] = RESULTS_DIR
     if not with_launcher:  # what the program prints is read from the engine: sent too, it were there twice
         env |= _log_endpoint(plan, loopback)
     if plan.token:
@@ -167,6 +174,7 @@ def container_environment(plan: Plan, site: Site, *, with_launcher: bool = False
         env["NHX_PRINCIPAL"] = json.dumps(plan.principal, separators=(",", ":"), ensure_ascii=False)
     env |= environment.secret_variables(plan)
     env |= environment.step_variables(plan.spec)
+    env["NEMO_JOB_RESULTS_PATH"] = results_path(plan)
     env |= environment.platform_variables(_reachable(plan.platform), loopback=loopback)
     # An image may ask for all devices, and a step too: what counts is what it was given.
     env.pop("NVIDIA_VISIBLE_DEVICES", None)
@@ -214,6 +222,7 @@ def _words(container: Json, launched: ImageFacts | None) -> Json:
 def _labels(plan: Plan, site: Site, *, with_storage: bool) -> dict[str, str]:
     found = labels.container_labels(plan, site.owner, site.creator)
     settings: DockerSettings = plan.config
+    found[labels.RESULTS] = results_path(plan)
     if with_storage:
         found[labels.USES_STORAGE] = "true"
     if settings.storage.volume_name:
@@ -268,7 +277,6 @@ def _mounts(plan: Plan, site: Site, job_storage: Json | None) -> list[Json]:
     pairs = [
         (names.storage, ephemeral_path(plan)),
         (names.config, CONFIG_DIR),
-        (names.results, RESULTS_DIR),
     ]
     found = [_volume(name, path, own) for name, path in pairs]
     if plan.token:

@@ -24,6 +24,8 @@ RETRY_SECONDS = 5.0
 #: How long another service may take between creating a container and starting it, in seconds.
 OTHERS_SECONDS = 20.0
 _LOOK_SECONDS = 0.05
+#: How long what was seen of an image is believed, in seconds, and of how many runs it is remembered.
+IMAGE_SECONDS, _MOST_IMAGES = 2.0, 1000
 
 
 @dataclass(slots=True)
@@ -47,8 +49,30 @@ class Tools:
     users: Users
     storage: JobStorage
     folder_root: str | None = None
+    images: "Images" = field(default_factory=lambda: Images())
     stages: dict[str, str] = field(default_factory=dict)
     places: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(STARTS))
+
+
+class Images:
+    """What was seen of the images of runs that are about to be started, for a few seconds."""
+
+    def __init__(self) -> None:
+        self._seen: dict[str, tuple[float, Json]] = {}
+
+    def note(self, key: str, image: Json) -> None:
+        self._seen.pop(key, None)
+        while len(self._seen) >= _MOST_IMAGES:
+            del self._seen[next(iter(self._seen))]
+        self._seen[key] = asyncio.get_running_loop().time(), image
+
+    def take(self, key: str) -> Json | None:
+        at, image = self._seen.pop(key, (0.0, None))
+        return image if asyncio.get_running_loop().time() - at < IMAGE_SECONDS else None
+
+
+async def _given(image: Json) -> Json:
+    return image
 
 
 class Start:
@@ -111,7 +135,8 @@ class Start:
         raise Unavailable(f"the name {self._plan.key} is taken, and the engine shows no such container")
 
     async def _create(self, body: Json) -> Started:
-        image = asyncio.create_task(self._engine.image(self._image))
+        known = self._tools.images.take(self._plan.key)
+        image = asyncio.create_task(self._engine.image(self._image) if known is None else _given(known))
         try:
             container = await self._engine.create(self._plan.key, body)
             made = Started(container, self._plan.key, body["Labels"], body["Image"])

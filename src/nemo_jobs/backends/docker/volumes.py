@@ -57,7 +57,7 @@ def task_folders(plan: Plan, owner: Owner) -> list[Folder]:
     found = [
         Folder(names.storage, spec.ephemeral_path(plan), owner),
         Folder(names.config, spec.CONFIG_DIR, owner, (config,)),
-        Folder(names.results, spec.RESULTS_DIR, owner),
+        Folder(names.storage, spec.results_path(plan), owner, inside=spec.RESULTS_NAME),
     ]
     if plan.token:
         token = File(spec.TOKEN_NAME, plan.token.encode())
@@ -95,7 +95,11 @@ def _fill(root: str, folders: Sequence[Folder]) -> bool:
         opened = []
         try:
             for folder in folders:
-                opened.append(open_below(f"{root}/{folder.volume}/_data", folder.inside))
+                top = f"{root}/{folder.volume}/_data"
+                if folder.inside == spec.RESULTS_NAME:
+                    with contextlib.suppress(FileExistsError):
+                        os.mkdir(f"{top}/{folder.inside}", 0o700)
+                opened.append(open_below(top, folder.inside))
             for number, folder in zip(opened, folders, strict=True):
                 _fill_one(number, folder)
         finally:
