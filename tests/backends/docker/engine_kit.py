@@ -20,7 +20,13 @@ class Asked:
         self.line, self.heads, self.reader = line, heads, reader
 
     async def body(self) -> bytes:
-        return await self.reader.readexactly(int(self.heads.get("content-length", "0")))
+        if self.heads.get("transfer-encoding") != "chunked":
+            return await self.reader.readexactly(int(self.heads.get("content-length", "0")))
+        body = b""
+        while size := int(await self.reader.readline(), 16):
+            body += (await self.reader.readexactly(size + 2))[:-2]
+        await self.reader.readline()
+        return body
 
 
 def answer(status: int, body: bytes = b"{}", *heads: str) -> bytes:

@@ -4,6 +4,7 @@ sentence, and leaves nothing open."""
 import asyncio
 import gc
 import json
+import random
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -539,5 +540,74 @@ async def test_names_stay_one_part_of_the_path(tmp_path: Path, name: str) -> Non
         path = server.lines[-1].split(" ")[1]
         assert path.count("/") == 4
         assert path.endswith("/json")
-        with pytest.raises(ValueError, match="empty"):
-            await engine.inspect("")
+        for no_name in ("", ".", ".."):
+            with pytest.raises(ValueError, match="is no name"):
+                await engine.inspect(no_name)
+        for no_name in ("", "../containers", "a//b", "a/./b", "a/.."):
+            with pytest.raises(ValueError, match="is no name of an image"):
+                await engine.image(no_name)
+
+
+# All of it at once
+
+
+class Moody:
+    """Answers in good and in bad ways, by chance."""
+
+    def __init__(self, seed: int) -> None:
+        self.chance = random.Random(seed)
+
+    async def __call__(self, asked: Asked, writer: asyncio.StreamWriter) -> None:
+        mood = self.chance.random()
+        await asked.body()
+        await asyncio.sleep(self.chance.random() * 0.01)
+        if mood < 0.1:
+            writer.transport.abort()
+        elif mood < 0.2:
+            writer.write(CHUNKED + chunk(b'{"half":'))
+            await writer.drain()
+            writer.close()
+        elif mood < 0.3:
+            writer.write(answer(500, b'{"message":"moody"}'))
+        elif mood < 0.4:
+            writer.write(b"nonsense\r\n\r\n")
+        elif mood < 0.5:
+            writer.write(answer(200, b'{"a":1}\n', "Connection: close"))
+            await writer.drain()
+            writer.close()
+        elif mood < 0.6:
+            await asyncio.sleep(0.05)
+            writer.write(answer(200, b'{"a":1}\n'))
+        else:
+            writer.write(CHUNKED + chunk(b'{"a":') + chunk(b"1}\n") + LAST)
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_no_mood_and_no_cancellation_costs_a_place_or_a_connection(tmp_path: Path, seed: int) -> None:
+    moody, chance, outcomes = Moody(seed), random.Random(seed), set[str]()
+
+    async def one(engine: DockerEngine, number: int) -> None:
+        try:
+            async with asyncio.timeout(chance.choice([0.001, 0.01, 0.03, 10])):
+                match number % 4:
+                    case 0:
+                        await engine.info()
+                    case 1:
+                        await engine.put_archive("a", "/", pieces(3))
+                    case 2:
+                        async for _ in engine.events({}):
+                            pass
+                    case 3:
+                        await engine.ping()
+            outcomes.add("well")
+        except (EngineAway, EngineError, TimeoutError) as error:
+            outcomes.add(type(error).__name__)
+
+    async with served(tmp_path, moody) as (server, engine):
+        await asyncio.gather(*(one(engine, number) for number in range(400)))
+        assert outcomes == {"well", "EngineAway", "EngineError", "TimeoutError"}
+        server.handler = says(answer(200))
+        most = [engine.ping(5) for _ in range(Kind.CALL.value)]
+        most += [engine.put_archive("a", "/", b"") for _ in range(Kind.TRANSFER.value)]
+        await asyncio.gather(*most)
+        await until(lambda: server.open == connections(engine) <= Kind.CALL.value)

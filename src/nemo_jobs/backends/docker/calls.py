@@ -305,13 +305,14 @@ class DockerEngine:
 
 
 def _one(name: str) -> str:
-    """A name or id as one segment of a path; raises ValueError when it is empty."""
-    if not name:
-        raise ValueError("an empty name")
+    """A name or id as one segment of a path; raises ValueError when it can't be one."""
+    if name in ("", ".", ".."):
+        raise ValueError(f"{name!r} is no name")
     return quote(name, safe="")
 
 
 def _path(name: str) -> str:
-    if not name:
-        raise ValueError("an empty name")
+    """The name of an image, whose slashes are its own."""
+    if any(part in ("", ".", "..") for part in name.split("/")):
+        raise ValueError(f"{name!r} is no name of an image")
     return quote(name, safe="/:@")

@@ -18,7 +18,7 @@ from nemo_jobs.backends.docker.transport import Address, dialer
 #: The API versions that this was written for; the engines of 20.10 and of 28 speak the two ends.
 OLDEST, NEWEST = (1, 41), (1, 51)
 
-MOST_ANSWER = 64 << 20  # bytes of an answer that is taken whole
+MOST_ANSWER = 32 << 20  # bytes of an answer that is taken whole
 _MOST_REASON = 64 << 10  # bytes of an error that are read
 _CALL = 30.0  # seconds
 _UNPACK = 120.0  # for a small tar
