@@ -284,7 +284,7 @@ class DockerBackend:
             raise Unavailable(self._here.elsewhere(data), retry_after=60.0)
         await self._watcher.ready()
         try:
-            seen = await self._watcher.look(data["container"])
+            seen = self._watcher.table.get(data["container"]) or await self._watcher.look(data["container"])
             if seen is None or seen.gone or seen.run.key == handle.key:
                 await self._remove(handle)
         except EngineAway as error:
@@ -305,8 +305,7 @@ class DockerBackend:
         data = handle.data
         await self._engine.remove(data["container"], force=True, volumes=True)
         self._watcher.table.forget(data["container"])
-        names = labels.task_volumes(data["workspace"], data["job"], data["first_task"])
-        for name in names.all:
+        for name in data["volumes"]:
             await self._engine.volume_remove(name)
 
     async def left(self, handle: Handle, most_bytes: int) -> Left | None:

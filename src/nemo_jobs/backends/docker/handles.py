@@ -1,6 +1,6 @@
 """Handles of containers: made of what the engine says, so each service makes the same one."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from nemo_jobs.backends.api import Handle, Json
@@ -52,7 +52,17 @@ def handle_of(engine: Engine, container: str, name: str, marks: Mapping[str, str
     }
     if engine.host:
         data["host"] = engine.host
+    data["volumes"] = list(_volumes(data, marks))
     if volume := marks.get(labels.STORAGE_VOLUME):
         used = marks.get(labels.USES_STORAGE) == "true"
         data["storage"] = {"volume": volume, "image": marks.get(labels.STORAGE_IMAGE, ""), "used": used}
     return Handle(NAME, run.key, HANDLE_VERSION, data)
+
+
+def _volumes(data: Json, marks: Mapping[str, str]) -> Iterator[str]:
+    """The volumes that come and go with the container."""
+    names = labels.task_volumes(data["workspace"], data["job"], data["first_task"])
+    yield names.storage
+    yield names.config
+    if labels.TOKEN_VOLUME in marks:
+        yield names.token

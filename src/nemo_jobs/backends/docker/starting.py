@@ -11,6 +11,7 @@ from nemo_jobs.backends.docker import labels, launcher, reasons, spec, volumes
 from nemo_jobs.backends.docker.calls import DockerEngine
 from nemo_jobs.backends.docker.creator import Creator
 from nemo_jobs.backends.docker.errors import EngineAway, EngineError
+from nemo_jobs.backends.docker.registry import parse
 from nemo_jobs.backends.docker.storage import JobStorage
 from nemo_jobs.backends.docker.table import Table, micros
 from nemo_jobs.backends.docker.users import Users
@@ -115,6 +116,10 @@ class Start:
         if found is not None:
             return found
         spec.container_body(self._plan, self._tools.site)  # what can't be is refused before anything is made
+        try:
+            parse(self._image)
+        except ValueError as error:
+            raise Rejected(str(error)) from error
         await self._check_volumes()
         loop = asyncio.get_running_loop()
         deadline = loop.time() + OTHERS_SECONDS

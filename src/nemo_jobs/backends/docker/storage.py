@@ -23,6 +23,7 @@ log = logging.getLogger(__name__)
 
 #: From this version on an engine mounts a folder of a volume by itself.
 SUBPATH_API = (1, 45)
+_BELIEVED = 10.0  # seconds for which what was seen of a volume counts
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +73,7 @@ class JobStorage:
         self._engine, self._helpers, self._owner, self._api = engine, helpers, owner, api
         self.folder_root: str | None = None
         self._new: dict[str, Place] = {}
+        self._volumes: dict[str, tuple[float, Json]] = {}
         self._locks: weakref.WeakValueDictionary[Place, asyncio.Lock] = weakref.WeakValueDictionary()
 
     async def prepare(self, plan: Plan, image: str) -> Json | None:
@@ -133,8 +135,7 @@ class JobStorage:
         """Delete the storage if it still is that of `attempt`. `image` has the program that deletes,
         `seen_image` is another one that the engine probably has. Raises Unavailable."""
         try:
-            volume = await self._engine.volume_inspect(place.volume)
-            if volume is None:
+            if (volume := await self._known(place.volume)) is None:
                 return
             disk = self._disk(volume, seen_image or image, image)
             async with self._lock(place):
@@ -145,6 +146,15 @@ class JobStorage:
             raise Unavailable(str(error)) from error
         except (EngineError, OSError) as error:
             raise Unavailable(f"the storage of job {place.job} can't be deleted: {error}", 30.0) from error
+
+    async def _known(self, name: str) -> Json | None:
+        """A volume. Each job asks when its storage goes, whether it had any or not."""
+        now = asyncio.get_running_loop().time()
+        at, volume = self._volumes.get(name, (0.0, None))
+        if volume is None or now - at > _BELIEVED:
+            volume = await self._engine.volume_inspect(name)
+            self._volumes = {name: (now, volume)} if volume is not None else {}
+        return volume
 
     async def write_token(self, plan: Plan, owner: Owner, image: str) -> None:
         """Write the task's token, if it has one, into its volume, which its container only reads."""
