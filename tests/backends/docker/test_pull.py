@@ -345,6 +345,17 @@ async def test_a_pull_that_stands_still_is_begun_again(bed: Bed) -> None:
     await told(pulls, image)
 
 
+@pytest.mark.usefixtures("hasty")
+async def test_a_registry_that_never_answers_is_no_engine_that_is_away(bed: Bed) -> None:
+    image, pulls = await asyncio.to_thread(bed.image, "mute"), bed.pulls(stalled=0.5, failing=1.5)
+    bed.faults.silent = True
+    text = await failure(pulls, image)
+    assert "the registry fails: nothing moved for" in text
+    await until(lambda: connections(bed.engine) <= 1)
+    bed.faults.silent = False
+    await told(pulls, image)
+
+
 async def test_c003_a_pull_that_is_cut_in_the_middle_goes_on(bed: Bed) -> None:
     image, pulls = await asyncio.to_thread(bed.image, "cut", 4), bed.pulls()
     bed.faults.bytes_a_second = 2 * MIB

@@ -9,6 +9,7 @@ import pytest
 
 from nemo_jobs.backends.docker import transport
 from nemo_jobs.backends.docker.calls import DockerEngine
+from nemo_jobs.backends.docker.contexts import parse
 from nemo_jobs.backends.docker.errors import EngineAway, EngineError
 from nemo_jobs.backends.docker.transport import Tls
 from tests.backends.docker.engine_kit import connections
@@ -35,6 +36,20 @@ async def test_plain_tcp(docker: DockerServer) -> None:
     async with await DockerEngine.open(host) as engine:
         with pytest.raises(EngineAway, match=r"no Docker engine at tcp://127\.0\.0\.1:\d+: nothing listens"):
             await engine.ping()
+
+
+async def test_a_host_that_vanishes_is_noticed_by_the_system(docker: DockerServer) -> None:
+    """Streams have no deadline: the system asks the other side now and then whether it is there."""
+    proxy = Proxy(str(docker.socket))
+    try:
+        made = await transport.dialer(parse(proxy.host)).dial()
+        sock = made.socket()
+        assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+        assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) <= 30
+        assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) <= 60_000
+        made.abort()
+    finally:
+        proxy.close()
 
 
 async def test_a_name_that_cannot_be_resolved(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -235,11 +235,11 @@ class DockerEngine:
         return await self._session.found(f"/images/{_path(name)}/json")
 
     def pull(
-        self, name: str, auth: str = "", *, tag: str = "", platform: str = "", seconds: float = 300.0
+        self, name: str, auth: str = "", *, tag: str = "", platform: str = "", seconds: float | None = 300.0
     ) -> JsonStream:
         """Progress of a pull, object by object; one with `error` tells the failure and is the last
         one. `auth` is the value of X-Registry-Auth (see `auth.py`). The engine may answer only when
-        the registry has: that is what `seconds` are for. Use `pull.Pulls` instead."""
+        the registry has: `seconds` are for that, None: as long as it takes. Use `pull.Pulls` instead."""
         query = {"fromImage": name}
         query |= {key: value for key, value in (("tag", tag), ("platform", platform)) if value}
         headers = {"X-Registry-Auth": auth} if auth else {}

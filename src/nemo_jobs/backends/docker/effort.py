@@ -5,6 +5,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from nemo_jobs.backends.api import Json
 from nemo_jobs.backends.docker.auth import Login, Logins
 from nemo_jobs.backends.docker.calls import DockerEngine
 from nemo_jobs.backends.docker.disk import Disk, Place, measure
@@ -12,6 +13,7 @@ from nemo_jobs.backends.docker.errors import EngineAway, EngineError, one_line
 from nemo_jobs.backends.docker.progress import Progress, size
 from nemo_jobs.backends.docker.refusals import PERMANENT, Meaning, meaning
 from nemo_jobs.backends.docker.registry import ImageName
+from nemo_jobs.backends.docker.stream import JsonStream
 
 _log = logging.getLogger(__name__)
 
@@ -156,24 +158,13 @@ class Effort:
 
     async def _listen(self, places: tuple[Place, ...]) -> None:
         """Follow the engine's news to their end."""
-        now, name = self._shared.monotonic, self._name
+        now = self._shared.monotonic
         mark, moved_at, measured_at = self._progress.mark, now(), now()
         stream = self._shared.engine.pull(
-            name.source, self._login.header, tag=name.version, seconds=self._limits.stalled
+            self._name.source, self._login.header, tag=self._name.version, seconds=None
         )
-        async with stream:
-            while True:
-                patience = self._limits.stalled * (_UNPACK_PATIENCE if self._progress.unpacking else 1)
-                try:
-                    async with asyncio.timeout(max(0.0, moved_at + patience - now())):
-                        news = await stream.__anext__()
-                except StopAsyncIteration:
-                    return
-                except TimeoutError:
-                    raise _Refusal(Meaning.FAILING, f"nothing moved for {patience:.0f} s") from None
-                if isinstance(text := news.get("error"), str):
-                    text = one_line(text)
-                    raise _Refusal(meaning(0, text, name), text)
+        try:
+            while (news := await self._next(stream, moved_at)) is not None:
                 self._progress.hear(news)
                 if self._progress.mark != mark:
                     mark, moved_at = self._progress.mark, now()
@@ -181,6 +172,23 @@ class Effort:
                 if now() - measured_at >= _MEASURE:
                     measured_at = now()
                     await self._check_rest(places)
+        finally:
+            await stream.aclose()
+
+    async def _next(self, stream: JsonStream, moved_at: float) -> Json | None:
+        """The engine's next news; None at their end. Raises _Refusal, also when nothing moves."""
+        patience = self._limits.stalled * (_UNPACK_PATIENCE if self._progress.unpacking else 1)
+        try:
+            async with asyncio.timeout(max(0.0, moved_at + patience - self._shared.monotonic())):
+                news = await stream.__anext__()
+        except StopAsyncIteration:
+            return None
+        except TimeoutError:
+            raise _Refusal(Meaning.FAILING, f"nothing moved for {patience:.0f} s") from None
+        if isinstance(text := news.get("error"), str):
+            text = one_line(text)
+            raise _Refusal(meaning(0, text, self._name), text)
+        return news
 
     def _check_least(self, places: tuple[Place, ...]) -> None:
         room = measure(places)

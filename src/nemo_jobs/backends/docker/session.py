@@ -166,7 +166,7 @@ class Session:
         method: str = "GET",
         headers: Query = NOTHING,
         idle: float | None = None,
-        seconds: float = _CALL,
+        seconds: float | None = _CALL,
         kind: Kind = Kind.FOLLOW,
     ) -> ByteStream:
         """A body as it comes; `idle`: seconds without a byte until it fails, None: for ever."""
