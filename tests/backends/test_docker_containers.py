@@ -286,11 +286,39 @@ async def left_created(backend: DockerBackend, plan: Plan) -> None:
     backend._engine.start = never  # type: ignore[method-assign]
     submitting = asyncio.ensure_future(backend.submit(plan))
     await reached.wait()
-    for task in backend._starting.values():
-        task.cancel()
+    for starting in backend._starting.values():
+        starting.task.cancel()
     with pytest.raises(Unavailable):
         await submitting
     backend._engine.start = start  # type: ignore[method-assign]
+
+
+async def test_a_start_that_nobody_wants_any_more_is_taken_back(world: DockerHarness) -> None:
+    backend = await started(world)
+    plan = world.plan(Work())
+    create, reached, go_on = backend._engine.create, asyncio.Event(), asyncio.Event()
+
+    async def slow(name: str, body: Any, **more: Any) -> str:
+        made = await create(name, body, **more)
+        if name == plan.key:
+            reached.set()
+            await go_on.wait()
+        return made
+
+    backend._engine.create = slow  # type: ignore[method-assign]
+    submitting = asyncio.ensure_future(backend.submit(plan))
+    await reached.wait()
+    submitting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await submitting
+    looking = asyncio.ensure_future(backend.find(plan))
+    await asyncio.sleep(0.1)
+    assert not looking.done()
+    go_on.set()
+    assert await looking is None
+    assert world.containers() == []
+    assert world.starts(plan) == 0
+    assert not world.has_storage(plan)
 
 
 # Refusals
@@ -404,6 +432,20 @@ async def test_a_resume_that_a_crash_cut_off_is_taken_up(here: DockerHarness) ->
     assert (await output(other, after))["stdout"] == b"run 1\n"
 
 
+async def test_a_resume_that_was_cut_off_can_be_stopped(here: DockerHarness) -> None:
+    backend = await started(here)
+    _, plan = await paused(backend, here.command(["sh", "-c", COUNTING]))
+    await left_created(backend, plan)
+    found = await backend.find(plan)
+    assert found is not None
+    assert (await backend.observe([found]))[found.key].phase is Phase.WAITING
+    await backend.stop(found, 1)
+    assert (await backend.observe([found]))[found.key].phase is Phase.STOPPED
+    later = replace(plan, key=plan.key.removesuffix("-1") + "-2", resumes=found)
+    again = await backend.submit(later)
+    assert (await until_ended(backend, again)).tasks[0].exit_code == 1
+
+
 async def test_a_resume_without_its_container_or_with_other_devices_begins_anew(here: DockerHarness) -> None:
     backend = await started(here)
     before, plan = await paused(backend, here.command(["sh", "-c", COUNTING]))
@@ -411,11 +453,13 @@ async def test_a_resume_without_its_container_or_with_other_devices_begins_anew(
     after = await backend.submit(other_devices)
     assert after.data["container"] != before.data["container"]
     await running(backend, after)
+    assert "other GPUs" in (await backend.observe([after]))[after.key].message
+    assert [one["Id"] for one in here.containers()] == [after.data["container"]]
     assert (await output_until_line(backend, after)) == b"run 0\n"
     await backend.remove(after)
-    await backend.remove(before)
     anew = await backend.submit(plan)
     await running(backend, anew)
+    assert "is gone" in (await backend.observe([anew]))[anew.key].message
     assert (await output_until_line(backend, anew)) == b"run 0\n"
 
 
@@ -455,6 +499,18 @@ async def test_what_others_did_to_a_container_is_told(here: DockerHarness, how: 
     seen = await until_ended(backend, handle)
     assert (seen.phase, bool(seen.message)) == (phase, True)
     assert "somebody" in seen.message
+
+
+async def test_a_container_that_somebody_restarted_goes_on(here: DockerHarness) -> None:
+    backend = await started(here)
+    plan = here.command(["sh", "-c", COUNTING])
+    handle = await backend.submit(plan)
+    await running(backend, handle)
+    await output_until_line(backend, handle)
+    here.api.post(f"/containers/{handle.data['container']}/restart", t=0)
+    seen = await until_ended(backend, handle)
+    assert (seen.phase, seen.tasks[0].exit_code) == (Phase.FAILED, 1)
+    assert (await output(backend, handle))["stdout"] == b"run 0\nrun 1\n"
 
 
 async def test_all_that_is_ours_is_told_and_can_be_discarded(world: DockerHarness) -> None:

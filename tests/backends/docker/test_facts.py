@@ -129,8 +129,16 @@ def test_a_later_run_waits_until_the_container_was_started_for_it() -> None:
     assert later.key == LATER
     before = replace(container("exited", code=0, started_at=5 * SECOND), name=name)
     assert facts.observation(later, before, Asked(), 0).phase is Phase.WAITING
+    stopped = facts.observation(later, before, Asked(stopped=True), 0)
+    assert stopped.phase is Phase.STOPPED
     after = replace(container("exited", code=0, started_at=8 * SECOND), name=name)
     assert facts.observation(later, after, Asked(), 0).phase is Phase.SUCCEEDED
+
+
+def test_an_end_that_may_be_undone_does_not_count_yet() -> None:
+    seen = container("exited", code=137, doubtful=True)
+    found = facts.observation(handle(), seen, Asked(), 0)
+    assert (found.phase, found.reason, found.tasks[0].exit_code) == (Phase.RUNNING, "suspended", None)
 
 
 def test_all_reasons_are_known_words() -> None:

@@ -35,7 +35,7 @@ from nemo_jobs.backends.docker.observe import Watcher
 from nemo_jobs.backends.docker.pull import PullFailed, PullLimits, Pulls
 from nemo_jobs.backends.docker.registry import parse
 from nemo_jobs.backends.docker.results import Results
-from nemo_jobs.backends.docker.starting import Start, Tools
+from nemo_jobs.backends.docker.starting import Start, Starting, Tools
 from nemo_jobs.backends.docker.stopping import Stops
 from nemo_jobs.backends.docker.storage import JobStorage, Place, subpath_mount
 from nemo_jobs.backends.docker.table import Seen
@@ -46,6 +46,8 @@ from nemo_jobs.domain.clock import Clock
 log = logging.getLogger(__name__)
 
 _SECONDS = 5.0  # for an engine to say that it is there
+#: How long `find` waits for the end of a start that was broken off, in seconds.
+FIND_SECONDS = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +71,7 @@ class DockerBackend:
         self.name = NAME
         self._engine, self._options, self._clock = engine, options, clock
         self._creator = Creator(options.host_id)
-        self._watcher = Watcher(engine, clock)
+        self._watcher = Watcher(engine, clock, lambda key: self._stops.asked(key))
         self._pulls = Pulls(engine, limits=options.pulls, hint=self._watcher.hint)
         self._stops = Stops(engine, self._watcher)
         self._usages = Usages(engine, Cgroups() if engine.local else None)
@@ -79,7 +81,7 @@ class DockerBackend:
         self._tools: Tools | None = None
         self._storage: JobStorage | None = None
         self._stages: dict[str, str] = {}
-        self._starting: dict[str, asyncio.Task[Handle]] = {}
+        self._starting: dict[str, Starting] = {}
         self._version = ""
 
     @property
@@ -138,9 +140,10 @@ class DockerBackend:
 
     async def aclose(self) -> None:
         self._creator.close()
-        for task in list(self._starting.values()):
+        tasks = [starting.task for starting in self._starting.values()]
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._starting.values(), return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
         await self._stops.aclose()
         await self._pulls.aclose()
         await self._usages.aclose()
@@ -192,25 +195,19 @@ class DockerBackend:
 
     async def submit(self, plan: Plan) -> Handle:
         self._ready()
-        task = self._starting.get(plan.key)
-        if task is None:
-            task = self._starting[plan.key] = asyncio.create_task(self._submit(plan))
-            task.add_done_callback(lambda done: self._started(plan.key, done))
-        try:
-            return await asyncio.shield(task)
-        except asyncio.CancelledError:
-            if task.cancelled():
-                raise Unavailable("the service stops") from None
-            raise
+        starting = self._starting.get(plan.key)
+        if starting is None:
+            starting = self._starting[plan.key] = Starting(Start(self._ready(), plan), self._submit)
+            starting.task.add_done_callback(lambda done: self._started(plan.key, done))
+        return await starting.wait()
 
-    async def _submit(self, plan: Plan) -> Handle:
-        tools = self._ready()
+    async def _submit(self, start: Start) -> Handle:
         await self._watcher.ready()
-        made = await Start(tools, plan).run()
-        self._usages.began(made.container, plan.key)
-        tools.storage.settle(plan)
-        self._watcher.table.began(made.container, made.name, made.labels, made.image, self._clock.now())
-        return handle_of(self._here, made.container, made.name, made.labels, made.image)
+        made = await start.run()
+        self._usages.began(made.container, start.plan.key)
+        start.tools.storage.settle(start.plan)
+        self._watcher.table.began(made.container, made.name, made.marks, made.image, self._clock.now())
+        return handle_of(self._here, made.container, made.name, made.marks, made.image)
 
     def _started(self, key: str, task: asyncio.Task[Handle]) -> None:
         self._starting.pop(key, None)
@@ -218,6 +215,8 @@ class DockerBackend:
             task.exception()
 
     async def find(self, plan: Plan) -> Handle | None:
+        if (starting := self._starting.get(plan.key)) is not None:
+            await starting.settled(FIND_SECONDS)
         await self._watcher.ready()
         for seen in self._watcher.table.here():
             if _is_task(seen) and seen.run.key == plan.key:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from nemo_jobs.backends.api import Handle, Json, Observation, Phase, TaskObservation
+from nemo_jobs.backends.docker import labels
 from nemo_jobs.backends.docker.table import Seen
 
 MOST_STACK = 2048
@@ -32,7 +33,9 @@ class Asked:
 
 def observation(handle: Handle, seen: Seen | None, asked: Asked, now: int) -> Observation:
     """What is true about the run of `handle`; `seen` is None when its container isn't there."""
-    if seen is not None and _is_before(handle, seen):
+    if seen is not None and is_before(handle, seen):
+        if asked.stopped:
+            return Observation(Phase.STOPPED, (), "", "it was stopped before it was started again", now)
         return Observation(Phase.WAITING, (), "starting", "the container waits to be started again", now)
     if seen is None or seen.run.key != handle.key or (seen.gone and not _end_was_told(seen)):
         return _missing(handle, seen, asked, now)
@@ -56,7 +59,7 @@ def observation(handle: Handle, seen: Seen | None, asked: Asked, now: int) -> Ob
     return Observation(phase, (task,), reason, message, now)
 
 
-def _is_before(handle: Handle, seen: Seen) -> bool:
+def is_before(handle: Handle, seen: Seen) -> bool:
     """Whether the container waits to be started for this run, having ended an earlier one."""
     since = int(handle.data.get("since") or 0)
     return bool(since) and not seen.gone and seen.run.key == handle.key and seen.started_at < since
@@ -97,7 +100,8 @@ def _words(phase: Phase, seen: Seen, asked: Asked) -> tuple[str, str]:
                 f"the engine says that the container is {seen.state}; nobody here asked for that",
             )
         case Phase.RUNNING:
-            return "", "the container is running"
+            note = seen.marks.get(labels.NOTE)
+            return "", f"the container is running; {note}" if note else "the container is running"
         case Phase.SUCCEEDED:
             return "", "the container finished with code 0"
         case Phase.FAILED if seen.oom:

@@ -35,6 +35,8 @@ CREATOR = "nemo-jobs.creator"
 #: The volume of the job's storage, and the image that can wipe it.
 STORAGE_VOLUME = "nemo-jobs.storage-volume"
 STORAGE_IMAGE = "nemo-jobs.storage-image"
+#: What people should know about the container, if anything.
+NOTE = "nemo-jobs.note"
 #: Where the container's program leaves results.
 RESULTS = "nemo-jobs.results"
 

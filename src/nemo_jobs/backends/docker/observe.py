@@ -17,6 +17,9 @@ log = logging.getLogger(__name__)
 
 #: Seconds between two lists while events come: the safety net under events that were dropped.
 RELIST_SECONDS = 30.0
+#: How long a container that somebody else made end may be started again, as `docker restart` does, in
+#: seconds; only then its end counts.
+DOUBT_SECONDS = 1.5
 #: The longest pause between two tries to reach an engine, in seconds.
 MOST_PAUSE = 5.0
 #: Seconds of events that are asked for again after a gap.
@@ -32,8 +35,9 @@ _HINTS = frozenset({"die", "pause", "unpause", "destroy"})
 class Watcher:
     """The containers of one engine, kept up to date while somebody has started it."""
 
-    def __init__(self, engine: DockerEngine, clock: Clock) -> None:
-        self._engine, self._clock = engine, clock
+    def __init__(self, engine: DockerEngine, clock: Clock, asked: Callable[[str], bool]) -> None:
+        """`asked` says whether the service asked a run to end."""
+        self._engine, self._clock, self._asked = engine, clock, asked
         self.table = Table()
         #: When the engine could not be listened to: (from, to) in microseconds, the latest last.
         self.gaps: deque[tuple[int, int]] = deque(maxlen=16)
@@ -159,7 +163,17 @@ class Watcher:
     def _event(self, event: Json) -> None:
         self._last = max(self._last, int(event.get("timeNano") or 0))
         seen = self.table.event(event)
-        if seen is not None and event.get("Action") in _HINTS:
+        if seen is None or event.get("Action") not in _HINTS:
+            return
+        if event["Action"] == "die" and seen.signal and not self._asked(seen.run.key):
+            seen.doubtful = True
+            asyncio.get_running_loop().call_later(DOUBT_SECONDS, self._believe, seen, seen.changed)
+        self._changed(seen)
+
+    def _believe(self, seen: Seen, changed: int) -> None:
+        """Nobody has started it again."""
+        if seen.doubtful and seen.changed == changed:
+            seen.doubtful = False
             self._changed(seen)
 
     def _changed(self, seen: Seen) -> None:

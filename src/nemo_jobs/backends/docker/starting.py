@@ -3,10 +3,11 @@
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
-from nemo_jobs.backends.api import BackendError, Json, Plan, Rejected, Unavailable
+from nemo_jobs.backends.api import BackendError, Handle, Json, Plan, Rejected, Unavailable
 from nemo_jobs.backends.docker import labels, launcher, reasons, spec, volumes
 from nemo_jobs.backends.docker.calls import DockerEngine
 from nemo_jobs.backends.docker.creator import Creator
@@ -35,7 +36,7 @@ class Started:
 
     container: str
     name: str
-    labels: Mapping[str, str]
+    marks: Mapping[str, str]  # its labels
     image: str = ""
 
 
@@ -80,15 +81,24 @@ class Start:
     """The start of one plan."""
 
     def __init__(self, tools: Tools, plan: Plan) -> None:
-        self._tools, self._plan, self._engine = tools, plan, tools.engine
+        self.tools, self.plan, self._engine = tools, plan, tools.engine
         self._image = spec.image_of(plan, tools.site)
         self._phase = "creating"
+        self._note = ""  # why a run that should go on begins anew
+        self._replaced: Started | None = None  # the container that it can't go on in
+        #: Whether nobody waits for the start any more: then nothing is started that isn't yet.
+        self.unwanted = False
 
     async def run(self) -> Started:
         """Raises Rejected, when nothing of it is left, and Unavailable."""
         async with self._place():
             try:
-                return await self._resumed() or await self._new()
+                resumed = await self._resumed()
+                if resumed is not None:
+                    return resumed
+                made = await self._new()
+                await self._drop_replaced()
+                return made
             except EngineAway as error:
                 raise Unavailable(str(error)) from error
             except EngineError as error:
@@ -96,10 +106,10 @@ class Start:
 
     @contextlib.asynccontextmanager
     async def _place(self) -> AsyncIterator[None]:
-        stages, key = self._tools.stages, self._plan.key
+        stages, key = self.tools.stages, self.plan.key
         stages[key] = f"waits for one of {STARTS} places to be started"
         try:
-            async with self._tools.places:
+            async with self.tools.places:
                 self._tell("creating")
                 yield
         finally:
@@ -107,7 +117,7 @@ class Start:
 
     def _tell(self, phase: str) -> None:
         self._phase = phase
-        self._tools.stages[self._plan.key] = f"{phase} a container of image {self._image}"
+        self.tools.stages[self.plan.key] = f"{phase} a container of image {self._image}"
 
     # A container of its own
 
@@ -115,7 +125,7 @@ class Start:
         found = await self._known()
         if found is not None:
             return found
-        spec.container_body(self._plan, self._tools.site)  # what can't be is refused before anything is made
+        spec.container_body(self.plan, self.tools.site)  # what can't be is refused before anything is made
         try:
             parse(self._image)
         except ValueError as error:
@@ -124,27 +134,29 @@ class Start:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + OTHERS_SECONDS
         while loop.time() < deadline:
-            mount = await self._tools.storage.prepare(self._plan, self._image)
-            launched = await launcher.wanted(self._plan, self._engine, self._image)
-            body = spec.container_body(self._plan, self._tools.site, job_storage=mount, launched=launched)
+            mount = await self.tools.storage.prepare(self.plan, self._image)
+            launched = await launcher.wanted(self.plan, self._engine, self._image)
+            body = spec.container_body(self.plan, self.tools.site, job_storage=mount, launched=launched)
+            if self._note:
+                body["Labels"][labels.NOTE] = self._note
             try:
                 return await self._create(body)
             except EngineError as error:
                 if not error.conflict:
                     await self._undo(None)
                     raise
-            answer = await self._engine.inspect(self._plan.key)
+            answer = await self._engine.inspect(self.plan.key)
             if answer is not None:
                 return await self._adopt(answer)
             await asyncio.sleep(_LOOK_SECONDS)  # its name is taken before it can be asked for
-        raise Unavailable(f"the name {self._plan.key} is taken, and the engine shows no such container")
+        raise Unavailable(f"the name {self.plan.key} is taken, and the engine shows no such container")
 
     async def _create(self, body: Json) -> Started:
-        known = self._tools.images.take(self._plan.key)
+        known = self.tools.images.take(self.plan.key)
         image = asyncio.create_task(self._engine.image(self._image) if known is None else _given(known))
         try:
-            container = await self._engine.create(self._plan.key, body)
-            made = Started(container, self._plan.key, body["Labels"], body["Image"])
+            container = await self._engine.create(self.plan.key, body)
+            made = Started(container, self.plan.key, body["Labels"], body["Image"])
             await self._finish(made, await image)
         finally:
             image.cancel()
@@ -167,52 +179,61 @@ class Start:
 
     async def _fill(self, made: Started, image: Json) -> None:
         user = spec.ImageFacts.of(image).user
-        owner = await self._tools.users.owner(str(image.get("Id", "")), user, made.container)
-        folders = volumes.task_folders(self._plan, owner)
-        if (shared := self._tools.storage.folder(self._plan, owner)) is not None:
+        owner = await self.tools.users.owner(str(image.get("Id", "")), user, made.container)
+        folders = volumes.task_folders(self.plan, owner)
+        if (shared := self.tools.storage.folder(self.plan, owner)) is not None:
             folders.append(shared)
-        program = await launcher.files(self._plan)
-        root = self._tools.folder_root
+        program = await launcher.files(self.plan)
+        root = self.tools.folder_root
         if root is not None and await volumes.fill_here(root, folders):
             if program:
                 await self._engine.put_archive(made.container, "/", volumes.tar_of((), program))
             return
-        await self._tools.storage.write_token(self._plan, owner, self._image)
+        await self.tools.storage.write_token(self.plan, owner, self._image)
         sent = [folder for folder in folders if folder.path != spec.TOKEN_DIR]
         await self._engine.put_archive(made.container, "/", volumes.tar_of(sent, program))
 
     async def _start(self, container: str) -> None:
         for attempt in range(1, TRIES + 1):
+            if self.unwanted:
+                raise Rejected("its start was broken off")
             try:
                 await self._engine.start(container)
                 return
             except EngineError as error:
                 if attempt == TRIES or not reasons.fleeting(error):
                     raise
-                log.warning("start of %s failed and is tried again: %s", self._plan.key, error)
+                log.warning("start of %s failed and is tried again: %s", self.plan.key, error)
             await asyncio.sleep(RETRY_SECONDS)
 
     async def _undo(self, container: str | None) -> None:
-        """Take away what a start that failed has left. What can't be now, a sweep finds."""
+        """Take away what a start that failed has left."""
+        names = labels.task_volumes(self.plan.workspace, self.plan.job, self.plan.task)
+        await self._take_away(container, names)
+        try:
+            await self.tools.storage.undo(self.plan)
+        except BackendError as error:
+            log.warning("the storage that %s has made stays for now: %s", self.plan.key, error)
+
+    async def _take_away(self, container: str | None, names: labels.TaskVolumes) -> None:
+        """Remove a container and its volumes. What can't be removed now, a sweep finds."""
         try:
             if container is not None:
                 await self._engine.remove(container, force=True, volumes=True)
-            names = labels.task_volumes(self._plan.workspace, self._plan.job, self._plan.task)
             for name in names.all:
                 await self._engine.volume_remove(name)
-            await self._tools.storage.undo(self._plan)
-        except (EngineError, EngineAway, BackendError) as error:
-            log.warning("what a failed start of %s left is removed later: %s", self._plan.key, error)
+        except (EngineError, EngineAway) as error:
+            log.warning("what %s has left is removed later: %s", self.plan.key, error)
 
     async def _check_volumes(self) -> None:
         """The engine would make volumes that don't exist, empty."""
-        settings: spec.DockerSettings = self._plan.config
+        settings: spec.DockerSettings = self.plan.config
         for mount in settings.storage.additional_volume_mounts:
             if mount.kind != "volume" or mount.allow_create_volume:
                 continue
             if await self._engine.volume_inspect(mount.volume_name) is None:
                 raise Rejected(
-                    f"the engine has no volume {mount.volume_name}, which profile {self._plan.profile} "
+                    f"the engine has no volume {mount.volume_name}, which profile {self.plan.profile} "
                     f"mounts at {mount.mount_path}; create it, or set allow_create_volume"
                 )
 
@@ -220,20 +241,17 @@ class Start:
 
     async def _known(self) -> Started | None:
         """The run's container under a name that somebody else gave it."""
-        for seen in self._tools.table.here():
-            if (
-                seen.marks.get(labels.KEY) == self._plan.key
-                and seen.marks.get(labels.TYPE) == labels.JOB_TYPE
-            ):
+        for seen in self.tools.table.here():
+            if seen.marks.get(labels.KEY) == self.plan.key and seen.marks.get(labels.TYPE) == labels.JOB_TYPE:
                 answer = await self._engine.inspect(seen.id)
                 return None if answer is None else await self._adopt(answer)
         return None
 
     async def _adopt(self, answer: Json) -> Started:
         marks = (answer.get("Config") or {}).get("Labels") or {}
-        if not labels.ours(marks) or marks[labels.KEY] != self._plan.key:
+        if not labels.ours(marks) or marks[labels.KEY] != self.plan.key:
             raise Rejected(
-                f"a container that isn't of this job has the name {self._plan.key} already; "
+                f"a container that isn't of this job has the name {self.plan.key} already; "
                 "rename or remove it, and run the job again"
             )
         made = Started(
@@ -248,7 +266,7 @@ class Start:
         """Whether the service that created it has started it by now; False when it won't any more."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + OTHERS_SECONDS
-        while self._tools.creator.lives(marks.get(labels.CREATOR, "")) and loop.time() < deadline:
+        while self.tools.creator.lives(marks.get(labels.CREATOR, "")) and loop.time() < deadline:
             await asyncio.sleep(_LOOK_SECONDS)
             answer = await self._engine.inspect(made.container)
             if answer is None:
@@ -261,29 +279,41 @@ class Start:
 
     async def _resumed(self) -> Started | None:
         """The paused container started again; None when there is none that fits."""
-        before = self._plan.resumes
+        before = self.plan.resumes
         answer = await self._engine.inspect(str(before.data["container"])) if before is not None else None
-        if before is None or answer is None:
+        if before is None:
+            return None
+        if answer is None:
+            self._note = "it begins anew, since the container of the run before is gone"
             return None
         marks = (answer.get("Config") or {}).get("Labels") or {}
         made = Started(
             answer["Id"], answer["Name"].removeprefix("/"), marks, answer["Config"].get("Image", "")
         )
         run = labels.run_of(made.name, marks)
-        if run.key == self._plan.key:  # taken up after a crash
+        if run.key == self.plan.key:  # taken up after a crash
             if micros(answer["State"]["StartedAt"]) < run.since:
                 await self._start_again(made)
             return made
-        if _devices(answer) != list(self._plan.devices):
-            return None
         if answer["State"]["Status"] not in ("exited", "created", "dead"):
             raise Unavailable("the run before has not ended yet", retry_after=0.5)
+        if _devices(answer) != list(self.plan.devices):
+            self._note = "it begins anew, since it has other GPUs than the run before"
+            self._replaced = made
+            return None
         # All that the run before wrote is older than this, all that this one writes is younger.
         now = micros((await self._engine.info()).get("SystemTime"))
-        made = replace(made, name=labels.name_of(labels.Run(self._plan.key, now)))
+        made = replace(made, name=labels.name_of(labels.Run(self.plan.key, now)))
         await self._engine.rename(made.container, made.name)
         await self._start_again(made)
         return made
+
+    async def _drop_replaced(self) -> None:
+        if (old := self._replaced) is not None:
+            names = labels.task_volumes(
+                *(old.marks.get(name, "") for name in (labels.WORKSPACE, labels.JOB, labels.TASK))
+            )
+            await self._take_away(old.container, names)
 
     async def _start_again(self, made: Started) -> None:
         self._tell("starting")
@@ -294,16 +324,44 @@ class Start:
             raise reasons.explained(error, self._phase, self._image) from error
 
     async def _refresh_token(self, made: Started) -> None:
-        if not self._plan.token:
+        if not self.plan.token:
             return
         image = await self._engine.image(made.image) or {}
         user = spec.ImageFacts.of(image).user
-        owner = await self._tools.users.owner(str(image.get("Id", "")), user, made.container)
-        plan = replace(self._plan, task=made.labels[labels.TASK])
+        owner = await self.tools.users.owner(str(image.get("Id", "")), user, made.container)
+        plan = replace(self.plan, task=made.marks[labels.TASK])
         token = [folder for folder in volumes.task_folders(plan, owner) if folder.path == spec.TOKEN_DIR]
-        root = self._tools.folder_root
+        root = self.tools.folder_root
         if root is None or not await volumes.fill_here(root, token):
-            await self._tools.storage.write_token(plan, owner, made.image)
+            await self.tools.storage.write_token(plan, owner, made.image)
+
+
+class Starting:
+    """A start under way, for all who want it; broken off when none does any more."""
+
+    def __init__(self, start: Start, run: Callable[[Start], Coroutine[Any, Any, Handle]]) -> None:
+        self._start, self._waiting = start, 0
+        self.task: asyncio.Task[Handle] = asyncio.create_task(run(start))
+
+    async def wait(self) -> Handle:
+        """Its handle. Raises Rejected and Unavailable."""
+        self._waiting += 1
+        self._start.unwanted = False
+        try:
+            return await asyncio.shield(self.task)
+        except asyncio.CancelledError:
+            if self.task.cancelled():
+                raise Unavailable("the service stops") from None
+            raise
+        finally:
+            self._waiting -= 1
+            self._start.unwanted = self._waiting == 0
+
+    async def settled(self, seconds: float) -> None:
+        """Return when it is over, however it ended. Raises Unavailable when that takes longer."""
+        await asyncio.wait({self.task}, timeout=seconds)
+        if not self.task.done():
+            raise Unavailable("its start is still being broken off", retry_after=1.0)
 
 
 def _never_started(answer: Json) -> bool:

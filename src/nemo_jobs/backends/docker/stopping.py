@@ -6,6 +6,7 @@ import logging
 from nemo_jobs.backends.api import Handle, Unavailable
 from nemo_jobs.backends.docker.calls import DockerEngine
 from nemo_jobs.backends.docker.errors import EngineAway, EngineError
+from nemo_jobs.backends.docker.facts import is_before
 from nemo_jobs.backends.docker.observe import Watcher
 from nemo_jobs.backends.docker.table import Seen
 
@@ -45,7 +46,11 @@ class Stops:
         container = handle.data["container"]
         try:
             seen = self._watcher.table.get(container) or await self._watcher.look(container)
-            if seen is None or seen.gone or seen.ended or seen.run.key != handle.key:
+            if seen is None or seen.gone or seen.run.key != handle.key:
+                return
+            if is_before(handle, seen):
+                self._note(handle.key)  # there is nothing to be ended
+            if seen.ended:
                 return
             if seen.state == "created":
                 await self._never_started(handle, seen)
@@ -71,10 +76,16 @@ class Stops:
             await self._engine.unpause(seen.id)
         # Noted first: its end may be told before the answer comes.
         self._note(handle.key)
-        if not await self._engine.kill(seen.id, "SIGTERM"):
-            self._asked.pop(handle.key, None)
-            return False
-        return True
+        sent = False
+        try:
+            sent = await self._engine.kill(seen.id, "SIGTERM")
+        except EngineAway as error:
+            sent = error.sent
+            raise
+        finally:
+            if not sent:
+                self._asked.pop(handle.key, None)
+        return sent
 
     async def _never_started(self, handle: Handle, seen: Seen) -> None:
         """Nothing can be asked to end that was not started: it is taken away."""

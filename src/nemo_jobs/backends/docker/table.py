@@ -8,7 +8,7 @@ from nemo_jobs.backends.api import Json
 from nemo_jobs.backends.docker import labels
 
 #: How many containers that are gone are remembered: the code of one may have been seen before.
-MOST_GONE = 10_000
+MOST_GONE = 2000
 ENDED = frozenset({"exited", "dead"})
 _EVENTS = frozenset({"create", "start", "die", "oom", "kill", "pause", "unpause", "rename", "destroy"})
 _STATES = {"create": "created", "start": "running", "pause": "paused", "unpause": "running", "die": "exited"}
@@ -37,6 +37,8 @@ class Seen:
     #: The last words of work that failed; None while they weren't read.
     stack: str | None = None
     changed: int = 0  # when its last event happened, in nanoseconds
+    #: Somebody made it end, and may be about to start it again: its end doesn't count yet.
+    doubtful: bool = False
 
     @property
     def run(self) -> labels.Run:
@@ -44,7 +46,7 @@ class Seen:
 
     @property
     def ended(self) -> bool:
-        return self.state in ENDED
+        return self.state in ENDED and not self.doubtful
 
     @property
     def gone(self) -> bool:
@@ -69,7 +71,7 @@ class Table:
         seen = self._seen.get(container)
         if seen is None and container not in self._gone:
             seen = self._seen[container] = Seen(container, name, marks, image)
-        if seen is not None and not seen.ended and seen.state != "running":
+        if seen is not None and seen.state not in ENDED and seen.state != "running":
             seen.state, seen.started_at = "running", seen.started_at or at
 
     def event(self, event: Json) -> Seen | None:
@@ -94,6 +96,7 @@ class Table:
 
     def _apply(self, seen: Seen, action: str, marks: Mapping[str, str], at: int) -> None:
         seen.state = _STATES.get(action, seen.state)
+        seen.doubtful = seen.doubtful and action not in ("start", "destroy")
         match action:
             case "start":
                 seen.started_at, seen.ended_at, seen.code = at, 0, None
@@ -137,7 +140,7 @@ class Table:
         state = item.get("State", "")
         if state == seen.state:
             return False
-        if seen.ended and state == "running":  # lists lag behind events, or it was started again
+        if seen.state in ENDED and state == "running":  # lists lag behind events, or it was started again
             seen.certain = False
         else:
             seen.state, seen.certain = state, False
@@ -156,10 +159,10 @@ class Table:
         began = micros(state.get("StartedAt"))
         status = state.get("Status", "")
         seen.certain = True
-        if seen.ended and status == "running" and began <= seen.ended_at:
+        if seen.state in ENDED and status == "running" and began <= seen.ended_at:
             return seen  # its end was told, and is being recorded
         seen.state, seen.started_at = status, began
-        if seen.ended:
+        if status in ENDED:
             seen.ended_at, seen.code = micros(state.get("FinishedAt")), state.get("ExitCode")
             seen.oom = seen.oom or bool(state.get("OOMKilled"))
         else:
