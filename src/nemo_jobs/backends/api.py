@@ -174,7 +174,7 @@ class LogPiece:
     Pieces may begin and end anywhere, also inside a line or a character. `cursor` is the
     position behind this piece *of the whole workload*: passing it to `logs` goes on from there.
     `truncated` says how many bytes the backend knows it could not deliver before this piece; -1:
-    some, and nobody knows how many. Such a piece may itself be empty.
+    maybe some, and nobody knows how many. Such a piece may itself be empty.
     """
 
     rank: int

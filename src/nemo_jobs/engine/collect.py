@@ -260,5 +260,5 @@ class Collector:
 
 def _lost(count: int) -> str:
     if count < 0:
-        return "some output was lost before this line, nobody knows how much"
+        return "output may have been lost before this line, nobody knows how much"
     return f"{count} bytes of output were lost before this line"

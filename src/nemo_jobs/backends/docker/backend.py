@@ -335,9 +335,15 @@ class DockerBackend:
         container, since = handle.data["container"], handle.data["since"]
         if self._watcher.table.get(container) is None:
             await self._watcher.look(container)
+        task = handle.data["task"]
+
+        def doubtful() -> bool:
+            seen = self._watcher.table.get(container)
+            return seen is not None and facts.in_a_gap(seen.ended_at, self._watcher.gaps)
+
         try:
             with self._watcher.end_of(container, since) as ended:
-                pieces = logs(self._engine, container, handle.data["task"], cursor, ended, since=since)
+                pieces = logs(self._engine, container, task, cursor, ended, since=since, doubtful=doubtful)
                 async with contextlib.aclosing(pieces):
                     async for piece in pieces:
                         yield piece

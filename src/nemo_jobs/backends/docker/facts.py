@@ -108,7 +108,7 @@ def _words(phase: Phase, seen: Seen, asked: Asked) -> tuple[str, str]:
             return "", ""
         case Phase.FAILED if seen.code in _NOT_RUN and (found := _NO_PROGRAM.search(seen.stack or "")):
             return "program_not_found", f"the image has no program {found[1]!r} that can be run ({found[2]})"
-        case Phase.FAILED if seen.code in _BY_ENGINE and _in_a_gap(seen.ended_at, asked.gaps):
+        case Phase.FAILED if seen.code in _BY_ENGINE and in_a_gap(seen.ended_at, asked.gaps):
             return "engine_restarted", "the container engine was stopped or restarted while it ran"
         case Phase.FAILED if seen.signal and _signal(seen.code) is not None:
             return "signal", "somebody sent a signal to its container"
@@ -116,7 +116,7 @@ def _words(phase: Phase, seen: Seen, asked: Asked) -> tuple[str, str]:
             return "", ""
 
 
-def _in_a_gap(at: int, gaps: Sequence[tuple[int, int]]) -> bool:
+def in_a_gap(at: int, gaps: Sequence[tuple[int, int]]) -> bool:
     return any(begin - _SLACK <= at <= end + _SLACK for begin, end in gaps)
 
 

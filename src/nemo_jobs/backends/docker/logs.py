@@ -18,12 +18,15 @@ What the engine does (20.10, driver json-file), found by trying, and what is don
   file can be full (`Fill` counts what the driver writes), and a plain reading follows.
 * A reader can be slower than the container: what was in files that were deleted is lost, and told.
 * An entry that was written in part (no space, a killed engine) ends every answer that comes to it,
-  without a word. What lies behind it is read by a shorter tail; that something is missing is told.
+  without a word, or makes it leave out what it had taken from the file, without a word too. What
+  lies behind is read by a shorter tail, and that something is missing is told.
+* While the engine is away a container (live-restore) writes into its pipe, 64 KiB at most, and the
+  engine reads that when it comes back; but what is in the pipe when the container ends is lost.
 """
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from datetime import UTC, datetime
 
 from nemo_jobs.backends.api import Json, LogPiece
@@ -51,18 +54,22 @@ async def logs(
     ended: asyncio.Event,
     *,
     since: int = 0,
+    doubtful: Callable[[], bool] = lambda: False,
 ) -> AsyncGenerator[LogPiece, None]:
     """Output behind `cursor` (None: all of it) as it is stored, until `ended` is set and all is read.
     What was stored before `since` (microseconds of the engine's clock) is an earlier run's.
 
     `ended` says that the container runs no more, or is gone. Of one that was removed comes what was
-    read before; a last piece without bytes tells when there may have been more. Raises EngineAway
-    and EngineError; the cursor of the last piece leads on from there.
+    read before; a last piece without bytes tells when there may have been more, and so it does when
+    at the end it is `doubtful` whether the engine was there to store all. Raises EngineAway and
+    EngineError; the cursor of the last piece leads on from there.
     """
     reader = _Reader(engine, container, task, cursor, ended, since)
     try:
         async for piece in reader.pieces():
             yield piece
+        if doubtful():
+            yield reader.gap()
     except EngineError as error:
         if not (error.missing or error.conflict):
             raise
