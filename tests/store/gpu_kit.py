@@ -85,7 +85,7 @@ async def rows(store: Store, pool: str = POOL) -> list[DeviceRow]:
 async def holding(store: Store, pool: str = POOL) -> dict[str, list[str]]:
     """Device ids by the name of the job, or of the reservation."""
     by: dict[str, list[str]] = {}
-    names = {step_id: job for step_id, job in await store.read(_names)}
+    names = dict(await store.read(_names))
     for row in await rows(store, pool):
         if row.holder is not None:
             by.setdefault(names.get(row.holder, row.holder), []).append(row.id)

@@ -97,7 +97,7 @@ def reserve(tx: Tx, asked: Asked, now: int) -> Reservation:
         raise Invalid(f"count is {asked.count}, but the pool of {host_name} has {total} GPUs")
     about = json.dumps({"name": asked.name, "by": asked.by})
     holder = RESERVATION + asked.name
-    new = {"count": asked.count, "asked_at": now, "about": about}
+    new = {"count": asked.count, "asked_at": now, "about": about, "token": None}
     tx.count(gpus.ASK, {"in_pool_of": pool, "the_holder": holder, **new})
     gpus.serve(tx, pool, now, None)
     has = held(tx, pool, holder)

@@ -61,6 +61,7 @@ class Request:
     count: int
     asked_at: int
     told: str = "{}"
+    token: str | None = None  # of the service that looks after the step at work
     step: Row | None = None
 
     @property
@@ -87,7 +88,10 @@ _SERVERS = Statement(
     )
 )
 _REQUESTS = Statement(
-    sa.select(gpu_request.c.holder, gpu_request.c.count, gpu_request.c.asked_at, gpu_request.c.about)
+    sa.select(
+        *(gpu_request.c.holder, gpu_request.c.count, gpu_request.c.asked_at),
+        *(gpu_request.c.about, gpu_request.c.token),
+    )
     .where(gpu_request.c.pool == _POOL)
     .order_by(gpu_request.c.asked_at, gpu_request.c.holder)
     .limit(MOST_IN_QUEUE)

@@ -124,16 +124,19 @@ _POOLS_OF = Statement(
 _HELD_BY = Statement(
     sa.select(gpu_device.c.id).where(gpu_device.c.holder == _HOLDER).order_by(gpu_device.c.position)
 )
-_FREE = Statement(
+_FREED = (
     sa.update(gpu_device)
     .where(gpu_device.c.pool == _POOL, gpu_device.c.holder == _HOLDER)
     .values(holder=None, token=None, since=None, about=None, fresh=1)
 )
+_FREE = Statement(_FREED)
+_FREE_TAKEN = Statement(_FREED.where(gpu_device.c.token == sa.bindparam("by")))
 _UNASK = Statement(sa.delete(gpu_request).where(gpu_request.c.pool == _POOL, gpu_request.c.holder == _HOLDER))
 ASK = Statement(
     sa.text(
-        "INSERT INTO gpu_request (pool, holder, count, asked_at, about) "
-        "VALUES (:in_pool_of, :the_holder, :count, :asked_at, :about) ON CONFLICT (pool, holder) DO NOTHING"
+        "INSERT INTO gpu_request (pool, holder, count, asked_at, about, token) "
+        "VALUES (:in_pool_of, :the_holder, :count, :asked_at, :about, :token) "
+        "ON CONFLICT (pool, holder) DO UPDATE SET token = excluded.token"
     )
 )
 _HELD_STEP = Statement(
@@ -188,8 +191,9 @@ def _may_have_place(tx: Tx, by: Claim, key: Key, free: int, created_at: int, now
 def serve(
     tx: Tx, pool: str, now: int, token: str | None, take: Callable[[Request], bool] | None = None
 ) -> None:
-    """Give out what is free, in order of age. `take` claims a waiting step; for one that it can't
-    have now, the devices that are there for it are kept. The caller holds the lock."""
+    """Give out what is free, in order of age. `take` claims a waiting step for the service of `token`;
+    for one that it can't have now, the devices that are there for it are kept. The caller holds the
+    lock."""
     found = devices(tx, pool)
     having = {row.holder for row in found if row.holder is not None}
     free = [row.id for row in found if row.usable and row.holder is None]
@@ -212,7 +216,8 @@ def serve(
 
 
 def _give(tx: Tx, pool: str, to: Request, chosen: list[str], token: str | None, now: int) -> None:
-    whom = {"in_pool_of": pool, "the_holder": to.holder, "by": token, "at": now, "whom": to.about}
+    taker = token if to.step is not None else to.token
+    whom = {"in_pool_of": pool, "the_holder": to.holder, "by": taker, "at": now, "whom": to.about}
     for id in chosen:
         if tx.count(_GIVE, {**whom, "device": id}) != 1:
             raise RuntimeError(f"GPU {id} of {pool} was taken twice")  # undoes the transaction
@@ -239,27 +244,30 @@ def take_devices(tx: Tx, pool: str, token: str, step_id: str, now: int) -> tuple
     if has := held(tx, pool, step_id):
         return has
     about = about_step(record)
-    asked = {"count": _gpus(tx, step_id), "asked_at": record.created_at, "about": about}
+    asked = {"count": _gpus(tx, step_id), "asked_at": record.created_at, "about": about, "token": token}
     tx.count(ASK, {"in_pool_of": pool, "the_holder": step_id, **asked})
     serve(tx, pool, now, token)
     return held(tx, pool, step_id) or None
 
 
 def release_devices(tx: Tx, token: str, step_id: str) -> bool:
-    """Give back the devices of a held step of which nothing runs, and leave the queue; False when the
-    lease is gone, and then nothing is given back."""
+    """Give back the devices of a held step that were taken under this token and that nothing uses, and
+    leave the queue; False when the lease is gone, and then nothing is given back. Devices that another
+    service took stay: it may have started the step before it lost it."""
     if tx.one(_HELD_STEP, {"step_id": step_id, "token": token}) is None:
         return False
-    free(tx, step_id)
+    free(tx, step_id, token)
     return True
 
 
-def free(tx: Tx, holder: str) -> None:
-    """Give back what the holder has, and take it out of all queues. Its work is proven to be over."""
+def free(tx: Tx, holder: str, token: str | None = None) -> None:
+    """Give back what the holder has, or what of it was taken under `token`, and take it out of all
+    queues. Its work is proven to be over."""
     pools = sorted(row[0] for row in tx.run(_POOLS_OF, {"the_holder": holder}))
     for pool in pools:
         lock(tx, pool)
-        tx.count(_FREE, {"in_pool_of": pool, "the_holder": holder})
+        whose = {"in_pool_of": pool, "the_holder": holder}
+        tx.count(*((_FREE, whose) if token is None else (_FREE_TAKEN, {**whose, "by": token})))
         tx.count(_UNASK, {"in_pool_of": pool, "the_holder": holder})
     if pools:
         tx.wake("gpus")

@@ -67,5 +67,6 @@ gpu_request = sa.Table(
     sa.Column("count", Int, nullable=False),
     sa.Column("asked_at", Big, nullable=False),
     sa.Column("about", Text, nullable=False),
+    sa.Column("token", Text),  # of the service that looks after the step
     sqlite_with_rowid=False,
 )
