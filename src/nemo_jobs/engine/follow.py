@@ -321,6 +321,7 @@ class Follower:
             if step is None or step.state in _HELD:
                 raise LeaseLost
         self._now_is(step)
+        self._start.devices_may_be_back()
 
     def _now_is(self, step: StepRecord) -> None:
         """`step` is what is recorded now. Waiting for devices doesn't count as pending."""

@@ -85,6 +85,10 @@ class Start:
         self._devices_given_back = False
         return replace(plan, devices=devices)
 
+    def devices_may_be_back(self) -> None:
+        """Whoever claims a step gives it its devices, this engine too after a lease that ran out."""
+        self._devices_given_back = False
+
     async def submit(self, plan: Plan, go_on: Callable[[str], Awaitable[bool]]) -> Handle:
         """Hand it over. While that lasts, `go_on` is told what the backend does and says whether the
         start is still wanted; if not, it raises GaveUp unless it ends soon."""
