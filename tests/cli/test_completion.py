@@ -46,6 +46,15 @@ def test_jobs_are_completed_by_name() -> None:
         assert complete("jobs", "steps", "get", "work", "--job", "mo", url=server.url) == ["moth-1", "moth-2"]
 
 
+def test_workspaces_and_states_are_completed() -> None:
+    with scripted(Reply(body=page([{"name": "moths"}, {"name": "default"}]))) as server:
+        assert complete("jobs", "list", "--workspace", "mo", url=server.url) == ["moths"]
+        assert complete("jobs", "get", "-w", "", url=server.url) == ["moths", "default"]
+    assert complete("jobs", "get", "-w", "mo") == []
+    assert complete("jobs", "list", "--filter.status", "ca") == ["cancelled", "cancelling"]
+    assert complete("jobs", "attempts", "list", "j", "--filter.status", "er") == ["error"]
+
+
 def test_a_service_that_is_away_or_refuses_completes_nothing_and_says_nothing() -> None:
     assert complete("jobs", "get", "mo") == []
     with scripted(Reply(401, {"detail": "no"})) as server:

@@ -176,6 +176,28 @@ async def test_a_job_with_a_secret_that_cannot_be_read_is_refused_by_name(servic
     assert "at most 100" in many.json()["detail"]
 
 
+async def test_a_value_beside_the_name_of_a_secret_is_not_repeated(service):
+    await put(service)
+    both = {"name": "V", "value": CLEAR, "from_secret": {"name": "token"}}
+    step = {
+        "name": "work",
+        "executor": {"provider": "subprocess", "command": ["true"]},
+        "environment": [both],
+    }
+    for wrong in (
+        body(platform_spec={"steps": [step]}),
+        {"platform_spec": {"steps": [step]}},
+        body(platform_spec={"steps": [{**step, "name": "Not A Name"}]}),
+    ):
+        answer = await service.client.post(JOBS, json=wrong)
+        assert answer.status_code == 422
+        assert CLEAR not in answer.text
+    assert (
+        "exactly one of value and from_secret"
+        in (await service.client.post(JOBS, json=body(platform_spec={"steps": [step]}))).text
+    )
+
+
 async def test_values_in_the_list_secrets_of_a_spec_are_in_no_answer(service):
     secrets = [{"name": "token", "value": CLEAR, "ref_id": "x"}, {"name": "more", "value": CLEAR}]
     spec = body()["platform_spec"]

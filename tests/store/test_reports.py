@@ -42,6 +42,24 @@ async def put(
     return after
 
 
+async def test_what_is_said_of_a_step_has_a_limit(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reports, "MAX_DETAILS", 1000)
+    await store.create("j", "main")
+    await patch(store, State.ACTIVE, status_details={"a": "x" * 400})
+    for more in (
+        {"status_details": {"b": "x" * 600}},
+        {"error_details": {"message": "x" * 600}},
+        {"status_details": {"b": "x" * 300}, "error_details": {"message": "x" * 300}},
+    ):
+        with pytest.raises(
+            Invalid, match=r"details of step 'main' would have \d+ bytes; at most 1000 are kept"
+        ):
+            await patch(store, State.ERROR, **more)
+    step = await patch(store, State.ERROR, status_details={"a": "y"}, error_details={"message": "x" * 900})
+    assert step.state is State.ERROR
+    assert (await patch(store, State.ERROR)).error_details == {"message": "x" * 900}
+
+
 @pytest.mark.parametrize("before", State)
 async def test_a_step_takes_exactly_the_states_that_the_contract_allows(store: Store, before: State) -> None:
     for number, after in enumerate(State):

@@ -1,15 +1,21 @@
 """`nemo completion`: a script that teaches a shell the command's words."""
 
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
 import click
 
 from nemo_jobs.cli.options import pass_session
 from nemo_jobs.cli.session import CommandError, Session
 
+if TYPE_CHECKING:
+    from nemo_jobs.client import JobsClient
+
 VARIABLE = "_NEMO_COMPLETE"
 _SHELLS = ("bash", "zsh", "fish")
 #: A person waits for it: seconds until it gives up, and names that still help.
 _PATIENCE = 1.0
-_MOST_NAMES = 50
+_MOST_NAMES, _MOST_WORKSPACES = 50, 1000
 
 
 @click.command()
@@ -30,16 +36,25 @@ def completion(session: Session, shell: str) -> None:
 
 def job_names(context: click.Context, incomplete: str) -> list[str]:
     """Names of jobs that begin so, from the service; none when it doesn't answer quickly."""
+    wanted = {"name": {"$startsWith": incomplete}} if incomplete else None
+    return _names(context, lambda client: client.list_jobs(page_size=_MOST_NAMES, filter=wanted)["data"])
+
+
+def workspace_names(context: click.Context, incomplete: str) -> list[str]:
+    """Names of workspaces that begin so, likewise."""
+    found = _names(context, lambda client: client.list_workspaces(page_size=_MOST_WORKSPACES)["data"])
+    return [name for name in found if name.startswith(incomplete)]
+
+
+def _names(context: click.Context, ask: "Callable[[JobsClient], Sequence[Mapping[str, Any]]]") -> list[str]:
     from nemo_jobs.client import ClientError, Retry
 
     session = context.find_object(Session)
     if session is None:
         return []
-    wanted = {"name": {"$startsWith": incomplete}} if incomplete else None
     try:
         client = session.client(Retry(repeats=0))
         client.transport.timeout = _PATIENCE
-        answer = client.list_jobs(page_size=_MOST_NAMES, filter=wanted)
+        return [found["name"] for found in ask(client)]
     except (ClientError, CommandError):
         return []
-    return [job["name"] for job in answer["data"]]

@@ -5,15 +5,18 @@ from typing import Any
 import click
 
 from nemo_jobs.cli.jobs_list import merge_pages
-from nemo_jobs.cli.options import job_argument, job_command, job_option, name_argument, paging_options
+from nemo_jobs.cli.options import (
+    STATES,
+    job_argument,
+    job_command,
+    job_option,
+    name_argument,
+    paging_options,
+)
 from nemo_jobs.cli.render import note_pages, show_list, show_object
 from nemo_jobs.cli.session import Session
 
 _SORTS = ("seq", "-seq")
-_STATES = (
-    *("active", "cancelled", "cancelling", "completed", "created"),
-    *("error", "paused", "pausing", "pending", "resuming"),
-)
 _COLUMNS = ("seq", "id", "status", "is_current", "created_at")
 _KEYS = (
     *("id", "name", "job", "workspace", "seq", "spec", "platform_spec", "status", "status_details"),
@@ -30,7 +33,7 @@ def attempts() -> None:
 @job_argument("job", "JOB")
 @paging_options(_SORTS)
 @click.option(
-    "--filter.status", "status", type=click.Choice(_STATES), multiple=True, help="Only these; repeatable."
+    "--filter.status", "status", type=click.Choice(STATES), multiple=True, help="Only these; repeatable."
 )
 @job_command(context_letter=False)
 def list_attempts(

@@ -7,7 +7,15 @@ from typing import Any, get_args
 import click
 
 from nemo_jobs.cli.labels import Labels, label_option
-from nemo_jobs.cli.options import columns_option, global_options, job_command, paging_options, pass_session
+from nemo_jobs.cli.options import (
+    columns_option,
+    complete_status,
+    complete_workspace,
+    global_options,
+    job_command,
+    paging_options,
+    pass_session,
+)
 from nemo_jobs.cli.render import note_pages, show_list
 from nemo_jobs.cli.session import CommandError, Session
 from nemo_jobs.client.types import Status
@@ -43,8 +51,21 @@ _MOST_PAGES = 100_000
 @click.option("--filter.name", "name", metavar="NAME", help="Jobs of this name.")
 @click.option("--filter.project", "project", metavar="NAME", help="Jobs of this project.")
 @click.option("--filter.source", "source", metavar="LABEL", help="Jobs of this source.")
-@click.option("--filter.status", "status", multiple=True, metavar="STATUS", help="Repeatable: any of them.")
-@click.option("--filter.workspace", "in_workspace", metavar="NAME", help="With --workspace -: only these.")
+@click.option(
+    "--filter.status",
+    "status",
+    multiple=True,
+    metavar="STATUS",
+    shell_complete=complete_status,
+    help="Repeatable: any of them.",
+)
+@click.option(
+    "--filter.workspace",
+    "in_workspace",
+    metavar="NAME",
+    shell_complete=complete_workspace,
+    help="With --workspace -: only these.",
+)
 @label_option("Jobs with this label; repeatable: all of them.")
 @job_command(context_letter=False)
 def list_jobs(

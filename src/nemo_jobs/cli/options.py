@@ -9,6 +9,12 @@ from nemo_jobs.cli.session import Session
 from nemo_jobs.cli.settings import FORMATS, TIMESTAMP_FORMATS
 from nemo_jobs.cli.text import given_text
 
+#: The states of jobs, attempts, steps and tasks.
+STATES = (
+    *("active", "cancelled", "cancelling", "completed", "created"),
+    *("error", "paused", "pausing", "pending", "resuming"),
+)
+
 Command = TypeVar("Command", bound=Callable[..., Any])
 Decorator = Callable[[Command], Command]
 _FORMATS = click.Choice(FORMATS)
@@ -73,6 +79,7 @@ def workspace_option(command: Command) -> Command:
         metavar="NAME",
         expose_value=False,
         callback=keep,
+        shell_complete=complete_workspace,
         help="Workspace; else NHX_WORKSPACE, the context's, or 'default'.",
     )
     return decorate(command)
@@ -101,6 +108,18 @@ def complete_job(context: click.Context, parameter: click.Parameter, incomplete:
     from nemo_jobs.cli.completion import job_names
 
     return [*job_names(context, incomplete)]
+
+
+def complete_workspace(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[Any]:
+    """What a shell offers where a workspace is named."""
+    from nemo_jobs.cli.completion import workspace_names
+
+    return [*workspace_names(context, incomplete)]
+
+
+def complete_status(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[Any]:
+    """What a shell offers where a state is named; others are taken too, and match nothing."""
+    return [state for state in STATES if state.startswith(incomplete)]
 
 
 def job_argument(name: str = "name", metavar: str = "NAME", *, required: bool = True) -> Callable[[Any], Any]:

@@ -21,6 +21,8 @@ MAX_INPUT = 2048
 MAX_KEYS, MAX_KEY = 64, 64
 #: The part of a spec whose values are dropped at once.
 SECRETS = "secrets"
+#: Beside this key of a variable a value should not stand.
+FROM_SECRET = "from_secret"  # noqa: S105 - a key
 #: The header by which clients know that the same request would fail again.
 NO_RETRY = (b"x-should-retry", b"false")
 
@@ -122,7 +124,7 @@ def _plain(value: Any) -> Any:
 def _short(value: Any, place: tuple[int | str, ...]) -> Any:
     try:
         text = json.dumps(value, ensure_ascii=False, allow_nan=False)
-        if SECRETS in place or f'"{SECRETS}"' in text:
+        if SECRETS in place or f'"{SECRETS}"' in text or f'"{FROM_SECRET}"' in text:
             value = _without_values(value, within=SECRETS in place)
             text = json.dumps(value, ensure_ascii=False)
     except (TypeError, ValueError, RecursionError):
@@ -131,13 +133,15 @@ def _short(value: Any, place: tuple[int | str, ...]) -> Any:
 
 
 def _without_values(given: Any, *, within: bool) -> Any:
-    """`given` without the values of the list `secrets`, which are never shown again."""
+    """`given` without the values of the list `secrets`, and those that stand beside the name of a
+    secret, which may be it: they are never shown again."""
     if isinstance(given, list):
         return [_without_values(item, within=within) for item in given]
     if isinstance(given, dict):
+        hidden = within or FROM_SECRET in given
         return {
             key: _without_values(item, within=within or key == SECRETS)
             for key, item in given.items()
-            if not (within and key == "value")
+            if not (hidden and key == "value")
         }
     return None if within and isinstance(given, str) else given

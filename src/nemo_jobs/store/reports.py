@@ -28,7 +28,7 @@ from nemo_jobs.store.records import dump, load, text
 from nemo_jobs.store.sql import Statement, Tx
 from nemo_jobs.store.tables import attempt, job, step, task
 
-#: Bytes of a job's status details, since every list of jobs carries them.
+#: Bytes of a job's status details, and of a step's with its error details: every list carries them.
 MAX_DETAILS = 1 << 20
 #: Tasks of a step, and characters of all that they say together: the status of a job shows it.
 MAX_TASKS, MAX_SAID = 10_000, 16 << 20
@@ -129,7 +129,8 @@ def update_step_status(
     retention: Retention = DEFAULT,
 ) -> StepRecord:
     """Set the state of a step of an attempt (None: the current one), which for the current one
-    moves the job too. Raises Conflict where that is not allowed."""
+    moves the job too. Raises Conflict where that is not allowed, Invalid for details that are too
+    large."""
     found = lock_job(tx, workspace, job_name)
     at = lock_step(tx, found, step_name, attempt)
     before = at.step
@@ -140,11 +141,23 @@ def update_step_status(
         )
     if state is not before.state and state not in WRITABLE[before.state]:
         raise Conflict(f"step {step_name!r} can't become {state}: it is {before.state}")
+    if status_details or error_details:
+        _check_size(before, status_details, error_details)
     change = Move(status_details=status_details, error_details=error_details, retention=retention)
     after = move(tx, at, _reported(change, before, state, now), now, actor).step
     if state is not before.state:
         tx.wake("work", after.id)
     return after
+
+
+def _check_size(before: StepRecord, details: Json, error: Json | None) -> None:
+    after = ({**before.status_details, **details}, error or before.error_details or {})
+    size = sum(len(dump(part)) for part in after)
+    if size > MAX_DETAILS:
+        raise Invalid(
+            f"the details of step {before.name!r} would have {size} bytes; "
+            f"at most {MAX_DETAILS} are kept: write less, or put it into the log"
+        )
 
 
 def _reported(change: Move, before: StepRecord, state: State, now: int) -> Move:
