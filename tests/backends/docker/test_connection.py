@@ -267,6 +267,24 @@ async def test_a_closed_client_says_so_and_ends_what_is_read(tmp_path: Path) -> 
         await until(lambda: server.open == 0)
 
 
+async def test_what_lasts_long_leaves_room_for_looks(tmp_path: Path) -> None:
+    async def busy(asked: Asked, writer: asyncio.StreamWriter) -> None:
+        if asked.line.startswith("POST"):
+            await asyncio.sleep(60)
+        writer.write(answer(200))
+
+    async with served(tmp_path, busy) as (server, engine):
+        slow = [engine.start("a") for _ in range(Kind.WORK.value + 5)]
+        slow += [engine.stop("a", 30) for _ in range(100)]
+        tasks = [asyncio.create_task(one) for one in slow]
+        await until(lambda: server.open >= Kind.WORK.value + 100)
+        assert await engine.inspect("a") == {}
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await until(lambda: server.open <= 1)
+
+
 # Streams
 
 

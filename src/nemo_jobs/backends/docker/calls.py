@@ -96,7 +96,9 @@ class DockerEngine:
         """Create a container and give its id. 404: no such image; 409: the name is in use; 400: the
         body is wrong. `HostConfig` and `NetworkingConfig` are keys of `body`."""
         query = {"name": name} | ({"platform": platform} if platform else {})
-        answer = await self._session.json("POST", "/containers/create", query, body, seconds=_SLOW)
+        answer = await self._session.json(
+            "POST", "/containers/create", query, body, seconds=_SLOW, kind=Kind.WORK
+        )
         return str(answer["Id"])
 
     async def start(self, container: str) -> bool:
@@ -107,8 +109,9 @@ class DockerEngine:
     async def stop(self, container: str, seconds: int) -> bool:
         """SIGTERM (or the image's own signal), then SIGKILL after `seconds`; returns at the end of it,
         False when it had ended already."""
-        path = f"/containers/{_one(container)}/stop"
-        return await self._session.status("POST", path, {"t": str(seconds)}, seconds=seconds + 60.0) != 304
+        path, query = f"/containers/{_one(container)}/stop", {"t": str(seconds)}
+        status = await self._session.status("POST", path, query, seconds=seconds + 60.0, kind=Kind.FOLLOW)
+        return status != 304
 
     async def kill(self, container: str, signal: str = "SIGKILL") -> bool:
         """Send a signal; False when it doesn't run or isn't there. Returns before it has an effect."""
@@ -221,10 +224,12 @@ class DockerEngine:
             f"/containers/{_one(container)}/stats", {"stream": "0", "one-shot": "1"}
         )
 
-    def events(self, filters: Filters, *, since: str = "") -> JsonStream:
+    def events(self, filters: Filters, *, since: str = "", until: str = "") -> JsonStream:
         """What happens in the engine, from `since` (its clock, seconds as text; see `time`) and on
-        without end. Entering it (`async with`) returns when the engine has taken the subscription."""
+        without end, or up to `until`. Entering it (`async with`) returns when the engine has taken
+        the subscription."""
         query = {"filters": filters_text(filters)} | ({"since": since} if since else {})
+        query |= {"until": until} if until else {}
         return JsonStream(self._session.bytes_stream("/events", query))
 
     # Images
@@ -245,7 +250,7 @@ class DockerEngine:
         headers = {"X-Registry-Auth": auth} if auth else {}
         return JsonStream(
             self._session.bytes_stream(
-                "/images/create", query, method="POST", headers=headers, seconds=seconds, kind=Kind.TRANSFER
+                "/images/create", query, method="POST", headers=headers, seconds=seconds
             )
         )
 

@@ -18,9 +18,10 @@ _DIALS = 4  # new connections made at the same time
 class Kind(Enum):
     """What a connection is needed for; each kind has its own places, so that none locks another out."""
 
-    CALL = 16  # short; fewer where a connection is dear
-    TRANSFER = 32  # archives, pulls: an end is in sight
-    FOLLOW = 1024  # output, events: open as long as the work
+    CALL = 16  # looks
+    WORK = 24  # what the engine may do long: create, start, remove
+    TRANSFER = 32  # archives
+    FOLLOW = 1024  # output, events, pulls, stops: open as long as the work
     GLANCE = 256  # output that isn't stored yet: nice to see, and nothing is lost without
 
 
@@ -58,8 +59,8 @@ class Pool:
 
     def __init__(self, dialer: Dialer) -> None:
         self._dialer = dialer
-        most = {kind: kind.value for kind in Kind} | {Kind.CALL: dialer.most_calls}
-        self._places = {kind: asyncio.Semaphore(most[kind]) for kind in Kind}
+        few = {kind: min(kind.value, dialer.most_calls) for kind in Kind} | {Kind.FOLLOW: Kind.FOLLOW.value}
+        self._places = {kind: asyncio.Semaphore(most) for kind, most in few.items()}
         self._dials = asyncio.Semaphore(_DIALS)
         self._idle: list[Connection] = []  # the one used last at the end
         self._used: set[Connection] = set()

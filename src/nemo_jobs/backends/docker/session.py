@@ -117,11 +117,12 @@ class Session:
         body: Json | None = None,
         *,
         seconds: float = _CALL,
+        kind: Kind = Kind.CALL,
     ) -> Json:
         """An object; empty when the answer is."""
         content = b"" if body is None else json.dumps(body).encode()
         headers = NOTHING if body is None else {"Content-Type": "application/json"}
-        call = Call(method, path, query, headers, content, seconds)
+        call = Call(method, path, query, headers, content, seconds, kind)
         return _object(call, (await self._whole(call)).body)
 
     async def array(
@@ -143,10 +144,18 @@ class Session:
             raise
 
     async def status(
-        self, method: str, path: str, query: Query = NOTHING, *, seconds: float = _CALL, again: bool = True
+        self,
+        method: str,
+        path: str,
+        query: Query = NOTHING,
+        *,
+        seconds: float = _CALL,
+        kind: Kind = Kind.WORK,
+        again: bool = True,
     ) -> int:
         """The status alone, when it is a good one."""
-        return (await self._whole(Call(method, path, query, seconds=seconds, again=again))).status
+        call = Call(method, path, query, seconds=seconds, kind=kind, again=again)
+        return (await self._whole(call)).status
 
     async def send(self, method: str, path: str, query: Query, body: bytes | AsyncIterable[bytes]) -> None:
         """Send a tar of any length, as long as it moves."""

@@ -54,7 +54,8 @@ class Address:
 
 
 class Dialer(Protocol):
-    """Makes connections to one engine; `most_calls`: how many are worth having for short calls."""
+    """Makes connections to one engine; `most_calls`: how many are worth having for each
+    kind of calls that end by themselves."""
 
     most_calls: int
 
@@ -75,7 +76,7 @@ def dialer(address: Address) -> Dialer:
 
 
 class _UnixDialer:
-    most_calls = 16
+    most_calls = 1000
 
     def __init__(self, address: Address) -> None:
         self._address = address
@@ -98,7 +99,7 @@ class _UnixDialer:
 class _TcpDialer:
     """One look-up of the name at a time: a name server that doesn't answer costs one thread, not all."""
 
-    most_calls = 16
+    most_calls = 1000
 
     def __init__(self, address: Address) -> None:
         self._address = address
