@@ -93,6 +93,15 @@ async def test_an_address_goes_before_variables_and_those_before_contexts(tmp_pa
         await find(None, None, environ)
 
 
+async def test_tls_files_for_what_has_no_tls_are_not_ignored(tmp_path: Path) -> None:
+    environ = {"DOCKER_CONFIG": str(tmp_path)}
+    for address in (None, "unix:///x", "ssh://host"):
+        with pytest.raises(ValueError, match=r"TLS files are configured, but .* is not reached by TCP"):
+            await find(address, Tls(), environ)
+    environ |= {"DOCKER_HOST": "unix:///x", "DOCKER_TLS_VERIFY": "1"}  # as the docker command does
+    assert str(await find(None, None, environ)) == "unix:///x"
+
+
 async def test_tls_by_variables(tmp_path: Path) -> None:
     environ = {"DOCKER_CONFIG": str(tmp_path), "DOCKER_HOST": "tcp://host"}
     assert (await find(None, None, environ)).tls is None

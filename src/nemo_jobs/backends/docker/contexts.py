@@ -22,7 +22,10 @@ async def find(
 ) -> Address:
     """The engine at `address`, or else the one that the docker command would use. Raises ValueError
     with a sentence that names the setting at fault."""
-    return await asyncio.to_thread(_found, address, tls, environ)
+    found = await asyncio.to_thread(_found, address, tls, environ)
+    if tls is not None and found.scheme != "tcp":
+        raise ValueError(f"TLS files are configured, but {found} ({found.origin}) is not reached by TCP")
+    return found
 
 
 def parse(text: str, tls: Tls | None = None, origin: str = "") -> Address:
