@@ -5,6 +5,7 @@ BIN := .venv/bin
 BED ?= postgres
 KILLS ?= 100
 MATRIX ?= 3.11 3.12 3.13 3.14
+WORKERS ?= auto
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo serve test test-storm test-matrix check format bench lock bed-up bed-down bed-status clean
@@ -25,19 +26,19 @@ demo: ## Start a service of its own, run a real two-step job and show everything
 serve: setup ## Run the service on http://127.0.0.1:8080 (ARGS="--port 9000 --data-dir DIR")
 	@exec $(BIN)/nemo services run $(ARGS)
 
-test: setup ## Run all tests (ARGS="-k name"); as root on Debian install first what they need
+test: setup ## Run all tests (ARGS="-k name", WORKERS=0: one by one); as root on Debian install what they need
 	@sh tools/test_needs.sh
 	@sh tools/test_client.sh $(BIN)/python
-	@$(BIN)/pytest $(ARGS)
+	@$(BIN)/pytest -n $(WORKERS) --maxprocesses 4 --dist worksteal $(ARGS)
 
 test-storm: setup ## Kill the service 100 times under load, on SQLite and on PostgreSQL (KILLS=n SEED=n)
 	@sh tools/test_needs.sh
 	@$(BIN)/python -m tests.storm --database sqlite --kills $(KILLS) $(if $(SEED),--seed $(SEED))
 	@$(BIN)/python -m tests.storm --database postgresql --kills $(KILLS) $(if $(SEED),--seed $(SEED))
 
-test-matrix: ## Run the tests on each Python of 3.11 to 3.14 that this machine has
+test-matrix: ## Run the tests on each Python of 3.11 to 3.14 that this machine has (ARGS=…)
 	@sh tools/test_needs.sh
-	@sh tools/matrix.sh $(MATRIX)
+	@sh tools/matrix.sh "$(MATRIX)" -n $(WORKERS) --maxprocesses 4 --dist worksteal $(ARGS)
 
 check: setup ## Format, lint, types, layers, sizes, facts in the docs
 	@sh tools/check.sh $(BIN)

@@ -1,26 +1,44 @@
-"""Rules for every test: a time limit, no network beyond this machine, no skips in CI."""
+"""Rules for every test: a time limit, no network beyond this machine, no skips in CI.
 
+`make test` runs several at once. A test that measures how long something takes has the mark `alone`:
+the other workers wait with their next test until it is over.
+"""
+
+import contextlib
 import faulthandler
 import ipaddress
 import os
 import signal
 import sys
-from collections.abc import Generator
+import tempfile
+from collections.abc import Generator, Iterator
 from typing import Any
 
 import pytest
+
+from tests.turns import turn
 
 pytest_plugins = ["tests.bed.fixtures"]
 
 TIME_LIMIT = 60.0
 IN_CI = os.environ.get("CI", "").lower() in ("1", "true", "yes")
+#: Names the folder with the locks of a run with several workers.
+TURNS = "NEMO_JOBS_TEST_TURNS"
+FOLDER = os.environ.get(TURNS)
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, Any, Any]:
-    """Fail a test that takes too long; dump all stacks and end the run if even that hangs."""
+    """Run a test in its turn, and within its time."""
     marker = item.get_closest_marker("time_limit")
     limit = float(marker.args[0]) if marker else TIME_LIMIT
+    with turn(FOLDER, item.get_closest_marker("alone") is not None), watched(limit):
+        return (yield)
+
+
+@contextlib.contextmanager
+def watched(limit: float) -> Iterator[None]:
+    """Fail a test that takes too long; dump all stacks and end the run if even that hangs."""
 
     def too_long(signum: int, frame: Any) -> None:
         faulthandler.dump_traceback(file=2)
@@ -30,7 +48,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, Any, Any]:
     signal.setitimer(signal.ITIMER_REAL, limit)
     faulthandler.dump_traceback_later(limit + 30, exit=True, file=2)
     try:
-        return (yield)
+        yield
     finally:
         faulthandler.cancel_dump_traceback_later()
         signal.setitimer(signal.ITIMER_REAL, 0)
@@ -57,6 +75,10 @@ def pytest_make_collect_report(collector: pytest.Collector) -> Generator[None, A
 
 def pytest_configure(config: pytest.Config) -> None:
     sys.addaudithook(refuse_the_network)
+    if getattr(config.option, "dist", "no") != "no" and not hasattr(config, "workerinput"):
+        folder = tempfile.TemporaryDirectory(prefix="nemo-jobs-turns-")
+        os.environ[TURNS] = folder.name  # the workers are started later
+        config.add_cleanup(folder.cleanup)
 
 
 def refuse_the_network(event: str, args: tuple[Any, ...]) -> None:

@@ -6,6 +6,8 @@ import statistics
 import time
 from pathlib import Path
 
+import pytest
+
 from nemo_jobs.backends import subprocess_output
 from nemo_jobs.backends.api import Phase
 from nemo_jobs.backends.subprocess_files import error_stack
@@ -64,6 +66,7 @@ async def test_what_a_tree_writes_while_it_is_stopped_is_there(host: HostHarness
     assert (await reading)["stdout"] == b"up\nchild\n"
 
 
+@pytest.mark.alone
 async def test_a_printed_line_is_read_within_milliseconds(host: HostHarness) -> None:
     backend = await host.host()
     code = "import time\nfor i in range(30): time.sleep(0.02); print(time.time_ns(), flush=True)"
@@ -76,6 +79,7 @@ async def test_a_printed_line_is_read_within_milliseconds(host: HostHarness) -> 
     assert statistics.median(delays) < 10
 
 
+@pytest.mark.alone
 async def test_without_inotify_it_looks_often_enough(host: HostHarness) -> None:
     waker = subprocess_output.Waker(watched=False)
     began = time.monotonic()

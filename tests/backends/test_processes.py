@@ -225,6 +225,7 @@ async def test_c089_what_escaped_the_group_ends_too(host: HostHarness, escape: s
     assert having(mark) == [bystander.data["pid"]]
 
 
+@pytest.mark.alone
 async def test_what_is_left_behind_does_not_delay_the_end(host: HostHarness) -> None:
     env, mark = marker()
     backend = await host.host()

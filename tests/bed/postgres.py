@@ -13,11 +13,14 @@ import os
 import pwd
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import time
 from pathlib import Path
+
+import psycopg
+
+from tests.e2e.service import free_port
 
 HOW_TO_GET_IT = "PostgreSQL is not installed; on Debian: apt-get install postgresql"
 _BINARIES = "/usr/lib/postgresql/*/bin"
@@ -59,6 +62,7 @@ class PostgresServer:
     def __init__(self, binaries: Path, folder: Path, port: int, fsync: bool) -> None:
         self._binaries, self._folder, self._port, self._fsync = binaries, folder, port, fsync
         self._process: subprocess.Popen[bytes] | None = None
+        self._kept: psycopg.Connection | None = None
         self._numbers = itertools.count()
 
     @classmethod
@@ -69,7 +73,7 @@ class PostgresServer:
         if os.geteuid() == 0:
             account = pwd.getpwnam("postgres")
             os.chown(folder, account.pw_uid, account.pw_gid)
-        server = cls(binaries, folder, _free_port(), fsync)
+        server = cls(binaries, folder, free_port(), fsync)
         server._run(
             "initdb",
             "-D",
@@ -101,11 +105,27 @@ class PostgresServer:
     def new_database(self, template: str = "template1") -> str:
         """The URL of a fresh database, a copy of `template`."""
         name = f"test_{next(self._numbers)}"
-        self.sql("postgres", f"CREATE DATABASE {name} TEMPLATE {template}")
+        self._quickly(f"CREATE DATABASE {name} TEMPLATE {template}")
         return self.url(name)
 
     def drop_database(self, url: str) -> None:
-        self.sql("postgres", f"DROP DATABASE {url.rpartition('/')[2]} WITH (FORCE)")
+        self._quickly(f"DROP DATABASE {url.rpartition('/')[2]} WITH (FORCE)")
+
+    def _quickly(self, statement: str) -> None:
+        """Over one connection that is kept: hundreds of tests want a database, and `psql` costs a start."""
+        if self._kept is not None:
+            try:
+                self._kept.execute(statement.encode())
+                return
+            except psycopg.OperationalError:  # the server was stopped in between
+                self._forget()
+        self._kept = psycopg.connect(self.url("postgres"), autocommit=True)
+        self._kept.execute(statement.encode())
+
+    def _forget(self) -> None:
+        if self._kept is not None:
+            self._kept.close()
+            self._kept = None
 
     def sql(self, database: str, statement: str) -> str:
         """Run one statement and give its output."""
@@ -138,6 +158,7 @@ class PostgresServer:
 
     def stop(self, how: signal.Signals = signal.SIGINT) -> None:
         """SIGINT: cut all connections; SIGQUIT: like a crash."""
+        self._forget()
         if self._process is None:
             return
         self._process.send_signal(how)
@@ -191,10 +212,3 @@ def _as_postgres(command: list[str]) -> list[str]:
         return command
     setpriv = ["setpriv", "--reuid=postgres", "--regid=postgres", "--init-groups", "--reset-env", "--"]
     return [*setpriv, *command]
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port

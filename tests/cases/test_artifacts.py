@@ -228,6 +228,7 @@ def test_c034_a_download_that_is_killed_leaves_nothing_under_the_final_name(
     assert (tmp_path / "weights").stat().st_size == 80 << 20
 
 
+@pytest.mark.alone
 def test_c071_a_large_result_needs_little_memory_and_delays_nobody(client: Client, shared: Service) -> None:
     script(client, "huge", INTO + "truncate -s 400M sparse; head -c 50M /dev/urandom >> sparse")
     slowest, peak, stop = [0.0], [0], threading.Event()

@@ -289,9 +289,11 @@ def until(
 
 
 def free_port() -> int:
-    """A port below the range from which the kernel takes ports for clients."""
+    """A port below the range from which the kernel takes ports for clients, never one of another worker."""
+    worker = os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")
+    workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
     while True:
-        port = random.randrange(12000, 30000)
+        port = random.randrange(12000 + int(worker), 30000, workers)
         with socket.socket() as attempt:
             try:
                 attempt.bind(("127.0.0.1", port))

@@ -64,6 +64,7 @@ def test_port_0_takes_a_free_port_and_names_it(service: Service) -> None:
     assert service.client().get("/health/ready").status == 200
 
 
+@pytest.mark.alone
 def test_a_second_service_on_the_same_data_folder_is_refused(service: Service) -> None:
     service.start()
     second = Service(service.root, name="service")
@@ -88,6 +89,7 @@ def test_a_keeper_that_can_not_be_reached_is_told_in_one_line(service: Service) 
     assert "keeper" in result.stderr.strip().splitlines()[-1]
 
 
+@pytest.mark.alone
 def test_a_taken_port_is_refused(service: Service) -> None:
     with listening(service.port):
         result = refused(service)
@@ -97,6 +99,7 @@ def test_a_taken_port_is_refused(service: Service) -> None:
     assert not service.data_dir.exists()
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("role", ["api", "engine"])
 def test_half_a_service_on_sqlite_is_refused(service: Service, role: str) -> None:
     result = refused(service, "--role", role)
@@ -128,6 +131,7 @@ def test_a_working_directory_that_can_not_be_used_is_told_at_the_start(service: 
         assert service.client().get("/status").json["problems"] == []
 
 
+@pytest.mark.alone
 def test_a_wrong_configuration_is_refused_with_every_problem(service: Service) -> None:
     service.config.write_text("jobs: {reconcile_interval_seconds: soon, schedule_intervall_seconds: 3}\n")
     result = refused(service)

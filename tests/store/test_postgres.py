@@ -176,6 +176,7 @@ async def test_c070_a_crashed_server_loses_nothing_that_was_answered(
     assert answered <= {job.name for job in found} and total == len(found)
 
 
+@pytest.mark.alone
 async def test_c070_a_server_that_hangs_means_unavailable_in_time(
     fragile: PostgresServer, open_store: Callable[..., Any]
 ) -> None:

@@ -113,6 +113,7 @@ def test_the_end_of_a_value_at_the_begin_of_a_text_that_was_cut_is_hidden():
     assert masks.hide_text("fine") == "fine"
 
 
+@pytest.mark.alone
 def test_values_and_output_that_repeat_themselves_cost_no_time():
     masks = Masks(["a" * 65536, "a" * 30000 + "b", "abab", "aaaa"])
     began = time.monotonic()
@@ -184,6 +185,7 @@ def test_thousands_of_forms_are_found_as_a_few_are(made, cuts):
     assert many.hide(data) == few.hide(data)
 
 
+@pytest.mark.alone
 def test_lines_that_begin_alike_are_masked_in_bounded_time():
     """Each place of the output was compared with each of them: 20 kB took 20 s."""
     masks = Masks(["\n".join(f"user{number:05d}" for number in range(4_000))])
@@ -194,6 +196,7 @@ def test_lines_that_begin_alike_are_masked_in_bounded_time():
     assert given == b"user" * 10_000 + b"*** "
 
 
+@pytest.mark.alone
 def test_a_value_of_thousands_of_lines_is_masked_in_bounded_time():
     lines = [f"{number:05d}" for number in range(10_000)]
     masks = Masks(["\n".join(lines)])
