@@ -170,7 +170,7 @@ def test_an_upload_puts_the_files_first_and_then_posts(nemo: Nemo, tmp_path: Pat
         place = f"results/{ATTEMPT}/weights"
         assert server.targets == [
             f"GET {BASE}", f"PUT {FILES}{place}/a", f"PUT {FILES}{place}/deep/b",
-            f"POST {BASE}/results/weights", f"GET {BASE}",
+            f"POST {BASE}/results/weights",
         ]  # fmt: skip
         assert server.seen[3].json == {
             "artifact_url": f"default/job-fileset-moth#{place}/",
@@ -188,6 +188,7 @@ def test_an_upload_to_a_name_that_means_something_else_is_an_error(nemo: Nemo, t
         ran = results(nemo, server, "upload", "weights", str(file), "--job", "moth")
         assert ran.code == 3
         assert "has a result 'weights' already, which is kept: default/job-fileset-moth#collected" in ran.err
+        assert server.targets[-1] == f"DELETE {FILES}results/{ATTEMPT}/weights"
     with scripted(upload_script(RESULT)) as server:
         assert results(nemo, server, "upload", "weights", str(file), "--job", "moth").code == 0
 

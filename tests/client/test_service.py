@@ -233,6 +233,11 @@ def test_results_are_collected_uploaded_and_downloaded(client: Real, kind: str, 
     with pytest.raises(Conflict):
         client.upload_job_result("tree", b"no folder", job=name)
     assert len(client.results.list(name)["data"]) == 3
+    with pytest.raises(Conflict, match="'answer' already, which is kept"):
+        client.upload_job_result("answer", b"42", job=name)
+    assert client.done(client.download_job_result("answer", job=name).read()) == b"17\n"
+    kept = [item["path"] for item in client.list_files(job["fileset"])["data"]]
+    assert not [path for path in kept if path.startswith("results/") and path.endswith("/answer")]
 
 
 @pytest.fixture

@@ -324,8 +324,9 @@ def test_a_folder_is_uploaded_without_its_links(connect: Connect, tmp_path: Path
     os.mkfifo(tmp_path / "fifo")
     found = job("m", attempt_id="att-1", fileset="shared", output_location="shared")
     replies = Reply(body=found), Reply(body=FILE), Reply(body=FILE), Reply(409, {"detail": "there"}, NO)
-    with scripted(*replies, Reply(body={"name": "w"})) as server:
-        assert connect(server.url).upload_job_result("w", tmp_path, job="m") == {"name": "w"}
+    there = {"name": "w", "artifact_url": "default/shared#jobs/m/results/att-1/w/"}
+    with scripted(*replies, Reply(body=there)) as server:
+        assert connect(server.url).upload_job_result("w", tmp_path, job="m") == there
         puts = [seen for seen in server.seen if seen.method == "PUT"]
         base = "/apis/files/v2/workspaces/default/filesets/shared/-/jobs/m/results/att-1/w/"
         assert [seen.target.removeprefix(base) for seen in puts] == ["a", "sub/b"]
@@ -334,6 +335,20 @@ def test_a_folder_is_uploaded_without_its_links(connect: Connect, tmp_path: Path
 
 
 NO = {"x-should-retry": "false"}
+
+
+def test_what_was_sent_for_a_name_that_is_taken_is_removed_again(connect: Connect, tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"a")
+    (tmp_path / "b").write_bytes(b"b")
+    found = job("m", attempt_id="att-1", fileset="f", output_location=None)
+    other = {"name": "w", "artifact_url": "default/f#collected/att-0/w"}
+    replies = Reply(body=found), Reply(body=FILE), Reply(body=FILE), Reply(409, {"detail": "there"}, NO)
+    with scripted(*replies, Reply(body=other), Reply(body=FILE), Reply(body=FILE)) as server:
+        with pytest.raises(Conflict, match=r"has a result 'w' already, which is kept: default/f#collected"):
+            connect(server.url).upload_job_result("w", tmp_path, job="m")
+        gone = [seen.target for seen in server.seen if seen.method == "DELETE"]
+        base = "/apis/files/v2/workspaces/default/filesets/f/-/results/att-1/w/"
+        assert [target.removeprefix(base) for target in gone] == ["a", "b"]
 
 
 def test_a_conflict_of_the_upload_itself_is_raised(connect: Connect) -> None:

@@ -111,13 +111,6 @@ def upload(session: Session, name: str, path: str, job: str) -> None:
     result = session.ask("upload_job_result", name, path, job=job)
     if left_out:
         session.note(f"{left_out} links and special files in {path} were left out")
-    attempt = session.ask("get_job", job)["attempt_id"]
-    if not result["artifact_url"].removesuffix("/").endswith(f"results/{attempt}/{name}"):
-        raise CommandError(
-            f"job '{job}' has a result '{name}' already, which is kept: {result['artifact_url']}; "
-            "choose another name",
-            3,
-        )
     show_object(session, result)
 
 

@@ -160,26 +160,38 @@ class ResultCalls(FileCalls):
     ) -> Steps[Result]:
         """Store a file, bytes or a folder in the job's fileset and make it a result of the job.
 
-        Links in a folder are left out. A result of that name which is there already is given
-        back as it is; its files are the new ones.
+        Links in a folder are left out. A result that the same attempt uploaded under that name is
+        given back as it is; its files are the new ones. Raises Conflict for a name that means
+        something else; what was sent is removed again.
         """
         found = yield Ask("GET", self._jobs(workspace, job))
         place = workspace or found["workspace"]
         base = f"jobs/{found['name']}/" if found.get("output_location") else ""
         target = f"{base}results/{found['attempt_id']}/{name}"
-        fileset = found["fileset"]
+        fileset, sent = found["fileset"], [target]
         if isinstance(content, str | os.PathLike) and os.path.isdir(content):  # noqa: PTH112
+            sent = []
             for path, file in files_below(os.fspath(content)):
                 yield self._put(place, fileset, f"{target}/{path}", file)
+                sent.append(f"{target}/{path}")
             target += "/"
         else:
             yield self._put(place, fileset, target, content)
         path = self._jobs(workspace, job, "results", name)
-        body = {"artifact_url": f"{place}/{fileset}#{target}", "artifact_storage_type": "fileset"}
+        url = f"{place}/{fileset}#{target}"
+        body = {"artifact_url": url, "artifact_storage_type": "fileset", "attempt_id": found["attempt_id"]}
         try:
-            result: Result = yield Ask("POST", path, body=body | {"attempt_id": found["attempt_id"]})
+            result: Result = yield Ask("POST", path, body=body)
         except Conflict:
             result = yield Ask("GET", path)
+            there = result["artifact_url"]
+            if there.removesuffix("/") != url.removesuffix("/"):
+                for file in sent:
+                    yield Ask("DELETE", self._file(place, fileset, file))
+                text = (
+                    f"job {job!r} has a result {name!r} already, which is kept: {there}; choose another name"
+                )
+                raise Conflict(409, text, method="POST", target=path) from None
         return result
 
     def _put(self, workspace: str, fileset: str, path: str, content: Sendable) -> Ask[File]:
