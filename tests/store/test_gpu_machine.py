@@ -106,12 +106,16 @@ class Pools(RuleBasedStateMachine):
 
     # -- what people and services do
 
-    @rule(number=st.integers(1, CARDS + 1), many=st.booleans())
-    def create(self, number: int, many: bool) -> None:
+    @rule(number=st.integers(1, CARDS + 1), many=st.booleans(), at_once=st.booleans())
+    def create(self, number: int, many: bool, at_once: bool) -> None:
         self.number += 1
         specs = [gpu_step("main", number), *([gpu_step("next", 1)] if many else [])]
         new = new_job(f"job-{self.number}", steps=specs)
         self.run(self.db.write(jobs.create_job, new, self.store.now(), "t"))
+        if at_once:
+            self.claim(OWNERS[self.number % 2], 9)
+            for one in self.waiting():
+                self.begin(one)
 
     @rule(owner=st.sampled_from(OWNERS), places=st.integers(1, 9))
     def claim(self, owner: str, places: int) -> None:
@@ -154,7 +158,9 @@ class Pools(RuleBasedStateMachine):
     @rule(data=st.data())
     def start(self, data: Any) -> None:
         """Take what was claimed, and begin; the record may come later, or never."""
-        one = data.draw(st.sampled_from(self.waiting()))
+        self.begin(data.draw(st.sampled_from(self.waiting())))
+
+    def begin(self, one: Held) -> None:
         has = self.run(
             self.db.write(gpus.take_devices, POOL, self.world.token(one.owner), one.step.id, self.store.now())
         )
@@ -201,17 +207,17 @@ class Pools(RuleBasedStateMachine):
             assert not any(row.holder == one.step.id for row in self.rows())
         one.cards, one.recorded = frozenset(), False
 
-    @precondition(lambda self: self.number)
+    @precondition(lambda self: self.alive())
     @rule(data=st.data(), trigger=st.sampled_from([Trigger.CANCEL, Trigger.PAUSE, Trigger.RESUME]))
     def request(self, data: Any, trigger: Trigger) -> None:
-        self.run(self.store.request(f"job-{data.draw(st.integers(1, self.number))}", trigger))
+        self.run(self.store.request(data.draw(st.sampled_from(self.alive())), trigger))
         self.let_go_of_ended()
 
-    @precondition(lambda self: self.number)
+    @precondition(lambda self: self.alive())
     @rule(data=st.data(), state=st.sampled_from([State.ERROR, State.CANCELLED]))
     def somebody_else_ends_it(self, data: Any, state: State) -> None:
         """The work may go on; a removal brings it down if it was recorded."""
-        name = f"job-{data.draw(st.integers(1, self.number))}"
+        name = data.draw(st.sampled_from(self.alive()))
         tree = self.run(self.db.read(jobs.status_tree, "default", name))
         with contextlib.suppress(Conflict):
             self.run(patch(self.store, state, name, tree.steps[-1][0].name))
@@ -328,6 +334,11 @@ class Pools(RuleBasedStateMachine):
         assert [row for row in self.rows() if row.holder is not None] == []
 
     # -- helpers
+
+    def alive(self) -> list[str]:
+        """Jobs that have not ended, by name."""
+        found, _, _ = self.run(self.db.read(jobs.list_jobs, jobs.JobQuery("default", page_size=1000)))
+        return [job.name for job in found if State(job.state) not in TERMINAL]
 
     def state(self, step_id: str) -> State | None:
         found = self.run(self.db.read(steps.peek, step_id))
