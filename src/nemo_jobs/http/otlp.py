@@ -30,6 +30,7 @@ from nemo_jobs.otlp.payload import (
     TooLarge,
     check_size,
     decompressed,
+    uncollected,
 )
 from nemo_jobs.store import ingest as store
 from nemo_jobs.store.chunks import Chunk, pack_heads
@@ -162,13 +163,25 @@ def _decode(
     limit = MAX_DECODED if form is Form.PROTOBUF else MAX_DECODED_JSON
     data = decompressed(body, limit) if packed else body
     check_size(len(data), limit)
+    if form is Form.PROTOBUF:
+        return _read(data, form, now, masks)
+    with uncollected():
+        return _read(data, form, now, masks)
+
+
+def _read(data: bytes, form: Form, now: int, masks: "Masks") -> tuple[list[store.Incoming], Counter[str]]:
     incoming: list[store.Incoming] = []
     refused: Counter[str] = Counter()
-    for piece in _pieces(data, form, now, masks):
-        if piece.source is None:
-            refused[_NO_SOURCE] += piece.records
-        else:
-            incoming.append(store.Incoming(*piece.source, _chunk(piece), piece.records))
+    try:
+        for piece in _pieces(data, form, now, masks):
+            if piece.source is None:
+                refused[_NO_SOURCE] += piece.records
+            else:
+                incoming.append(store.Incoming(*piece.source, _chunk(piece), piece.records))
+    except (BadPayload, TooLarge) as error:
+        # Without where it came from, which would keep all that was read.
+        error.__context__ = None
+        raise error.with_traceback(None) from None
     return incoming, refused
 
 
