@@ -5,6 +5,7 @@ import asyncio
 import gc
 import json
 import random
+import socket
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -237,6 +238,18 @@ async def test_nobody_there_is_told_as_such(tmp_path: Path) -> None:
             await engine.ping()
 
 
+async def test_an_engine_that_takes_no_connections_is_told_as_such(tmp_path: Path) -> None:
+    """Its queue fills up while it stands still: what is beyond looks connected and isn't."""
+    with socket.socket(socket.AF_UNIX) as full:
+        full.bind(str(tmp_path / "s"))
+        full.listen(0)
+        async with await DockerEngine.open(f"unix://{tmp_path}/s") as engine:
+            results = await asyncio.gather(*(engine.ping(0.3) for _ in range(20)), return_exceptions=True)
+            assert all(isinstance(result, EngineAway) for result in results)
+            assert sum("takes no more connections" in str(result) for result in results) > 10
+            assert connections(engine) == 0
+
+
 async def test_a_long_path_of_a_socket_works(tmp_path: Path) -> None:
     folder = tmp_path / ("long-" + "x" * 100)
     folder.mkdir()
@@ -383,7 +396,7 @@ async def test_a_stream_is_refused_with_the_engine_s_reason(tmp_path: Path) -> N
 async def test_an_archive_that_stops_coming_is_given_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("nemo_jobs.backends.docker.calls.MOVING", 0.1)
+    monkeypatch.setattr("nemo_jobs.backends.docker.calls_containers.MOVING", 0.1)
 
     async def stuck(asked: Asked, writer: asyncio.StreamWriter) -> None:
         writer.write(CHUNKED + chunk(b"begin"))

@@ -43,7 +43,7 @@ async def test_a_host_that_vanishes_is_noticed_by_the_system(docker: DockerServe
     proxy = Proxy(str(docker.socket))
     try:
         made = await transport.dialer(parse(proxy.host)).dial()
-        sock = made.socket()
+        sock = made.socket
         assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
         assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) <= 30
         assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) <= 60_000

@@ -7,8 +7,7 @@ import ssl
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable
 from typing import cast
 
-import httptools
-
+from nemo_jobs.backends.docker.answer import Answer
 from nemo_jobs.backends.docker.errors import EngineAway, one_line
 
 _MOST_HEAD = 64 << 10  # bytes of an answer's head, and of what lies between pieces of its body
@@ -24,29 +23,38 @@ class Connection(asyncio.Protocol):
     `explain` is asked why a connection was lost before anything came."""
 
     def __init__(self, explain: Callable[[], Awaitable[str]] | None = None) -> None:
-        self.status = 0
-        self.headers: dict[str, str] = {}
-        self.answered = False  # something came back for the present call
         self.idle_since = 0.0
         self._explain = explain
         self._transport: asyncio.Transport | None = None
         self._lost = ""  # why it can't be used any more
-        self._parser: httptools.HttpResponseParser | None = None
-        self._pieces: list[bytes] = []
+        self._answer: Answer | None = None  # to the present call, or to the last one
         self._held = self._silent = 0
-        self._has_head = self._complete = self._keep = self._sent = False
-        self._paused = self._two = False
+        self._sent = self._paused = False
         self._news: asyncio.Future[None] | None = None
         self._room: asyncio.Future[None] | None = None
-        self.on_body = self._pieces.append  # called for each chunk: a long log has a million
 
     # What the owner calls
 
     @property
     def usable(self) -> bool:
         """Whether another call may be made on it."""
-        return not self._lost and (self._parser is None or (self._complete and self._keep and self._sent))
+        answer = self._answer
+        return not self._lost and (answer is None or (answer.complete and answer.keep and self._sent))
 
+    @property
+    def answered(self) -> bool:
+        """Whether something came back for the present call."""
+        return self._answer is not None and self._answer.begun
+
+    @property
+    def status(self) -> int:
+        return 0 if self._answer is None else self._answer.status
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return {} if self._answer is None else self._answer.headers
+
+    @property
     def socket(self) -> socket.socket:
         assert self._transport is not None  # noqa: S101  # it was connected just now
         return cast("socket.socket", self._transport.get_extra_info("socket"))
@@ -54,28 +62,27 @@ class Connection(asyncio.Protocol):
     async def ask(self, head: bytes, body: bytes | AsyncIterable[bytes] = b"") -> None:
         """Send a call; returns when the head of the answer is here. A body in pieces is given up when
         it doesn't move or isn't answered for long. Raises EngineAway."""
-        self._parser = httptools.HttpResponseParser(self)
-        self.status, self.headers = 0, {}
-        self.answered = self._has_head = self._complete = self._keep = False
+        answer = self._answer = Answer()
         self._sent = isinstance(body, bytes)
         self._held = self._silent = 0
         if isinstance(body, bytes):
             self._write(head + body)
         else:
             self._write(head)
-            await self._send(body)
+            await self._send(answer, body)
         async with _limit(None if isinstance(body, bytes) else _UNPACK):
-            while not self._has_head:
+            while not answer.has_head:
                 await self._wait()
 
     async def read(self) -> bytes:
         """What has come of the body, at least one byte; empty at its end. Raises EngineAway."""
-        while not self._pieces:
-            if self._complete:
+        answer = cast(Answer, self._answer)
+        while not answer.pieces:
+            if answer.complete:
                 return b""
             await self._wait()
-        data = self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
-        self._pieces.clear()
+        data = answer.pieces[0] if len(answer.pieces) == 1 else b"".join(answer.pieces)
+        answer.pieces.clear()
         self._held = 0
         if self._paused and self._transport is not None:
             self._paused = False
@@ -84,32 +91,7 @@ class Connection(asyncio.Protocol):
 
     def abort(self) -> None:
         """Close at once."""
-        self._lost = self._lost or "it was closed"
-        if self._transport is not None:
-            self._transport.abort()
-
-    # What the parser calls
-
-    def on_message_begin(self) -> None:
-        if self._complete:
-            self._two = True
-            self._break("it sent two answers to one call")
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        self.headers[name.decode("latin-1").lower()] = value.decode("latin-1")
-
-    def on_headers_complete(self) -> None:
-        parser = cast(httptools.HttpResponseParser, self._parser)
-        self.status = parser.get_status_code()
-        if self.status >= 200:
-            self._has_head = True
-
-    def on_message_complete(self) -> None:
-        if self.status < 200:  # an interim answer
-            self.headers = {}
-            return
-        self._complete = True
-        self._keep = cast(httptools.HttpResponseParser, self._parser).should_keep_alive()
+        self._break("it was closed")
 
     # What the transport calls
 
@@ -117,60 +99,54 @@ class Connection(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)
 
     def data_received(self, data: bytes) -> None:
-        if self._parser is None or self._complete:
+        answer = self._answer
+        if answer is None or answer.complete:
             self._break("it sent bytes that nobody asked for")
             return
-        self.answered = True
-        before = len(self._pieces)
-        try:
-            self._parser.feed_data(data)
-        except httptools.HttpParserUpgrade:
-            self._break("it changed to another protocol")
-        except httptools.HttpParserError as error:
-            self._break(f"it sent something that isn't an answer: {error}")
-        if self._two:
-            self._pieces.clear()  # whose bytes they are can't be told
-            self._complete = False
-        if len(self._pieces) > before:
+        before = len(answer.pieces)
+        answer.feed(data)
+        if len(answer.pieces) > before:
             self._held, self._silent = self._held + len(data), 0
             if self._held > _MOST_HELD and not self._paused and self._transport is not None:
                 self._paused = True
                 self._transport.pause_reading()
         else:
             self._silent += len(data)
-            if self._silent > _MOST_HEAD and not self._complete:
-                self._break("it sent an answer with an endless head")
+        if answer.wrong:
+            self._break(answer.wrong)
+        elif self._silent > _MOST_HEAD and not answer.complete:
+            self._break("it sent an answer with an endless head")
         self._tell()
 
     def connection_lost(self, error: Exception | None) -> None:
-        lengths = ("content-length", "transfer-encoding")
-        if error is None and self._has_head and not any(name in self.headers for name in lengths):
-            self._complete = True  # such a body goes on until the connection ends
+        if error is None and not self._lost and self._answer is not None:
+            self._answer.end()
         self._lost = self._lost or _words(error)
         self._transport = None
         self._tell()
-        if self._room is not None and not self._room.done():
-            self._room.set_result(None)
+        self._make_room()
 
     def pause_writing(self) -> None:
         self._room = asyncio.get_running_loop().create_future()
 
     def resume_writing(self) -> None:
-        if self._room is not None and not self._room.done():
-            self._room.set_result(None)
+        self._make_room()
         self._room = None
 
     # Inside
 
     def _break(self, why: str) -> None:
         self._lost = self._lost or why
-        self._keep = False
         if self._transport is not None:
             self._transport.abort()
 
     def _tell(self) -> None:
         if self._news is not None and not self._news.done():
             self._news.set_result(None)
+
+    def _make_room(self) -> None:
+        if self._room is not None and not self._room.done():
+            self._room.set_result(None)
 
     def _write(self, data: bytes) -> None:
         if self._transport is not None and not self._lost:
@@ -191,7 +167,7 @@ class Connection(asyncio.Protocol):
             return text
         return f"the connection to the engine broke off: {self._lost}"
 
-    async def _send(self, body: AsyncIterable[bytes]) -> None:
+    async def _send(self, answer: Answer, body: AsyncIterable[bytes]) -> None:
         """Send a body in chunks, until the engine has answered: then it wants no more of it."""
         async for piece in body:
             for at in range(0, len(piece), _WRITE):
@@ -202,7 +178,7 @@ class Connection(asyncio.Protocol):
                         await self._room
                 else:
                     await asyncio.sleep(0)  # let an early answer come in
-                if self._has_head or self._lost:
+                if answer.has_head or self._lost:
                     return
         self._write(b"0\r\n\r\n")
         self._sent = True

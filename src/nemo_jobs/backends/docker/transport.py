@@ -88,7 +88,8 @@ class _UnixDialer:
                 place = os.open(os.path.dirname(path), os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
                 path = f"/proc/self/fd/{place}/{os.path.basename(path)}"
             async with asyncio.timeout(CONNECT_SECONDS):
-                return (await loop.create_unix_connection(Connection, path))[1]
+                _, made = await loop.create_unix_connection(Connection, path)
+            return _standing(made)
         except OSError as error:  # TimeoutError is one
             raise EngineAway(f"no Docker engine at {self._address}: {_why(error)}") from error
         finally:
@@ -127,7 +128,7 @@ class _TcpDialer:
         _, made = await asyncio.get_running_loop().create_connection(
             Connection, host, port, ssl=tls, server_hostname=name
         )
-        sock = made.socket()
+        sock = made.socket
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         for option, value in _KEEP_ALIVE:
             if hasattr(socket, option):  # what this system has of them
@@ -145,6 +146,16 @@ class _TcpDialer:
             self._address.host, self._address.port, type=socket.SOCK_STREAM
         )
         return list(dict.fromkeys((str(entry[4][0]), int(entry[4][1])) for entry in found))
+
+
+def _standing(made: Connection) -> Connection:
+    """A socket whose queue is full looks like a connected one until it is used."""
+    try:
+        made.socket.getpeername()
+    except OSError:
+        made.abort()
+        raise OSError(0, "it takes no more connections, as if it stood still") from None
+    return made
 
 
 def _heard(task: asyncio.Task[Sequence[tuple[str, int]]]) -> None:
