@@ -8,12 +8,11 @@ from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nemo_jobs.domain.profiles import ProfileSet, resolve_profiles
-
 if TYPE_CHECKING:
     from nemo_jobs.backends.api import Backend
     from nemo_jobs.clock import SystemClock
     from nemo_jobs.config import Settings
+    from nemo_jobs.domain.profiles import ProfileSet
 
 log = logging.getLogger(__name__)
 
@@ -53,10 +52,28 @@ class Containers:
         own = any(entry.backend == "docker" for entry in self._settings.jobs.executors)
         return own or self._settings.platform.runtime == "docker"
 
-    def profiles(self, *, docker: bool | None = None) -> ProfileSet:
+    def profiles(self, *, docker: bool | None = None) -> "ProfileSet":
         """The profiles in force now, or with or without an engine."""
+        from nemo_jobs.domain.profiles import resolve_profiles
+
         there = self.backend is not None if docker is None else docker
         return resolve_profiles(self._settings, docker=there, available=BACKENDS, no_docker=self.problem)
+
+    def warnings(self, profiles: "ProfileSet", listens_on: str) -> list[str]:
+        """What an operator should know of profiles on the engine that is there. What their volumes
+        give to tasks was told when the configuration was read."""
+        if self.backend is None:
+            return []
+        from nemo_jobs.backends.docker.opening import warnings_of
+        from nemo_jobs.domain.profiles import DockerConfig
+
+        found: list[str] = []
+        for profile in profiles:
+            if isinstance(profile.config, DockerConfig):
+                storage = profile.config.storage.model_copy(update={"additional_volume_mounts": []})
+                config = profile.config.model_copy(update={"storage": storage})
+                found += warnings_of("/".join(profile.key), config, listens_on)
+        return found
 
     async def look(self) -> bool:
         """Ask for the engine; whether it is there now. `problem` then says why not."""

@@ -138,7 +138,7 @@ class Service:
     ) -> None:
         self._keeper = keeper
         self._settings, self._data_dir, self._slot = settings, data_dir, slot
-        self.listener, self._db, self._role = listener, db, role
+        self._listener, self._db, self._role = listener, db, role
         self._clock = SystemClock()
         self._stop = asyncio.Event()
         self._backends: dict[str, Backend] = {}
@@ -173,7 +173,7 @@ class Service:
         try:
             await self._db.start()
             await self._db.write(workspaces.ensure_defaults, self._clock.now())
-            exposure.tell(self.listener.getsockname()[0], self._settings, await self._db.read(tokens.count))
+            exposure.tell(self._listener.getsockname()[0], self._settings, await self._db.read(tokens.count))
         except Unavailable as error:
             raise StartError(f"the database can't be used: {error}") from error
 
@@ -200,9 +200,12 @@ class Service:
         if profiles.expected:
             names = ", ".join("/".join(key) for key in sorted(profiles.expected))
             log.warning("%s; %s can be used when one answers", self._containers.problem, names)
-        for problem in unusable_profiles(profiles).values():
+        for problem in (*unusable_profiles(profiles).values(), *self._warnings(profiles)):
             log.warning("%s", problem)
         return profiles
+
+    def _warnings(self, profiles: "ProfileSet") -> list[str]:
+        return self._containers.warnings(profiles, self._listener.getsockname()[0])
 
     async def _owner(self, proposed: str) -> str:
         from nemo_jobs.store.agreement import agreed
@@ -260,6 +263,8 @@ class Service:
             self._backends[backend.name] = backend
             await self._engine.add(backend)
             profiles.become(self._containers.profiles())
+            for problem in self._warnings(profiles):
+                log.warning("%s", problem)
 
         return came
 
@@ -275,14 +280,14 @@ class Service:
         platform, service = self._settings.platform, self._settings.service
         base = platform.given_base_url or self._address()
         if self._role == "all":
-            exposure.tell_elsewhere(platform.given_base_url, self.listener.getsockname()[1])
+            exposure.tell_elsewhere(platform.given_base_url, self._listener.getsockname()[1])
         found = platform.service_discovery
         base = found.get("platform") or found.get("base") or base
         urls = {name: found.get(name) or base for name in ("files", "secrets", "jobs", "auth", "models")}
         return PlatformInfo({"base": base, **urls}, service.log_level, service.log_format)
 
     def _address(self) -> str:
-        host, port = self.listener.getsockname()[:2]
+        host, port = self._listener.getsockname()[:2]
         anywhere = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}  # noqa: S104 - read here, not bound
         shown = anywhere.get(host, f"[{host}]" if ":" in host else host)
         return f"http://{shown}:{port}"
@@ -305,7 +310,7 @@ class Service:
         tracing = open_tracing(self._db, __version__, os.environ)
         traces = asyncio.create_task(tracing.run()) if tracing else None
         server = Server(make_config(app), on_ready=self._say_ready)
-        serving = asyncio.create_task(server.run_on(self.listener))
+        serving = asyncio.create_task(server.run_on(self._listener))
         stopping = asyncio.create_task(self._stop.wait())
         await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
         stopping.cancel()

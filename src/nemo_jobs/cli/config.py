@@ -13,6 +13,8 @@ from nemo_jobs.cli.session import CommandError, Session
 from nemo_jobs.cli.settings import DEFAULT_URL, config_path
 
 _LONGEST_TOKEN = 64 << 10
+#: Backends that the service has.
+_BACKENDS = ("subprocess", "docker")
 
 
 @click.group()
@@ -37,9 +39,16 @@ def check(session: Session, file: Path) -> None:
         session.note("\n".join(error.problems))
         raise CommandError(f"{file}: {count} problem{'s' * (count != 1)}", 2) from error
     _warn(session, loaded.warnings)
-    profiles = resolve_profiles(loaded.settings, docker=False)
-    listed = ", ".join(f"{profile.provider}/{profile.profile}" for profile in profiles.listed())
-    session.data(f"{file}: fine; profiles without Docker: {listed or 'none'}")
+    without, withal = (
+        [
+            f"{profile.provider}/{profile.profile}"
+            for profile in resolve_profiles(loaded.settings, docker=docker, available=_BACKENDS).listed()
+        ]
+        for docker in (False, True)
+    )
+    text = f"{file}: fine; profiles without Docker: {', '.join(without) or 'none'}"
+    more = ", ".join(name for name in withal if name not in without)
+    session.data(f"{text}; with a Docker engine also {more}" if more else text)
 
 
 def _warn(session: Session, warnings: list[str]) -> None:
