@@ -263,6 +263,55 @@ async def test_an_engine_that_was_killed_is_found_again(docker: DockerServer, en
     assert connections(engine) == 1
 
 
+@pytest.mark.parametrize("hard", [True, False])
+async def test_every_call_ends_when_the_engine_goes_in_its_middle(
+    docker: DockerServer, engine: DockerEngine, hard: bool
+) -> None:
+    base = await engine.create("", body("sleep", "60"))
+    await engine.start(base)
+    big = tar_of(big=bytes(30 << 20))
+
+    async def starts() -> None:
+        while True:
+            made = await engine.create("", body("true"))
+            await engine.start(made)
+            await engine.remove(made, force=True)
+
+    async def puts() -> None:
+        while True:
+            await engine.put_archive(base, "/tmp", big)
+
+    async def gets() -> None:
+        while True:
+            async for _ in engine.get_archive(base, "/bin"):
+                await asyncio.sleep(0)
+
+    async def looks() -> None:
+        while True:
+            await engine.containers({})
+            await engine.info()
+
+    async def waits() -> None:
+        async for _ in engine.wait(base):
+            pass
+
+    async def stops() -> None:
+        await engine.stop(base, 30)
+
+    tasks = [asyncio.create_task(one()) for one in (starts, starts, starts, puts, gets, looks, waits, stops)]
+    await asyncio.sleep(1)
+    try:
+        await asyncio.to_thread(docker.kill if hard else docker.stop)
+        async with asyncio.timeout(20):
+            results = await asyncio.gather(*tasks, return_exceptions=True)
+        assert all(isinstance(result, (EngineAway, EngineError)) for result in results), results
+        assert sum(isinstance(result, EngineAway) for result in results) >= 6, results
+    finally:
+        await asyncio.to_thread(docker.resume)
+    await engine.ping()
+    assert connections(engine) == 1
+
+
 async def test_an_engine_that_stands_still_is_told_and_asked_again(
     docker: DockerServer, engine: DockerEngine
 ) -> None:
