@@ -47,6 +47,8 @@ class Follower:
         # Its last holder may have died between a start and its record.
         ending = step.state in (State.CANCELLING, State.PAUSING)
         self._uncertain = not waiting and (ending or self.handle is None)
+        # What was found of such a start may have come to stand in the middle.
+        self._half = False
         self._hidden = Hidden(shared.secrets, step)
         self._observation: Observation | None = None
         self._collector: Collector | None = None
@@ -114,7 +116,7 @@ class Follower:
     async def _act(self) -> bool:
         observation = self._observation
         limits = self._limits()
-        view = plans.view_of(observation) if observation else None
+        view = plans.view_of(observation) if observation and not self._stands_still() else None
         since = self._since(await self._silent_since(limits))
         action = rules.decide(self.step, view, limits, self._clock.now(), since)
         match action:
@@ -136,7 +138,7 @@ class Follower:
         if self._uncertain:
             found = await self._find()
             if found is not None:
-                self.handle, self._recorded = found, False
+                self.handle, self._recorded, self._half = found, False, True
             self._uncertain = False
         if self.handle is None:
             self._observation = None
@@ -148,6 +150,12 @@ class Follower:
             if self._hidden.known:
                 self._collected = True
                 self._collect(self.handle)
+
+    def _stands_still(self) -> bool:
+        """Whether nothing was begun but what a start makes first: to submit again is what goes on."""
+        seen = self._observation
+        waiting = seen is not None and seen.phase is api.Phase.WAITING
+        return self._half and waiting and still_wanted(self.step) and not self.step.stop_reason
 
     async def _find(self) -> Handle | None:
         """A workload that was started without its handle being recorded."""
@@ -203,7 +211,7 @@ class Follower:
 
     async def _hand_over(self, plan: Plan) -> None:
         try:
-            self.handle = await self._start.submit(plan, self._go_on)
+            self.handle, self._half = await self._start.submit(plan, self._go_on), False
         except GaveUp:
             self._uncertain = True
             return
