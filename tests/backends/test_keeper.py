@@ -61,13 +61,19 @@ def run_keeper(directory: Path, idle: float) -> int:
     return subprocess.run(command, check=False, timeout=20).returncode
 
 
+def waiting_for(host: HostHarness, name: str) -> str:
+    """Shell words that end once there is such a file: however slow the machine is, not before."""
+    return f"until [ -e {host.directory}/{name} ]; do sleep 0.05; done"
+
+
 async def test_it_ends_by_itself_when_nothing_is_left_to_keep(host: HostHarness) -> None:
     assert run_keeper(host.data_dir / "keeper", 0.1) == 0
     backend = await host.host()
-    handle = await backend.submit(host.command(["sleep", "0.5"]))
+    handle = await backend.submit(host.command(["sh", "-c", waiting_for(host, "go")]))
     await backend.aclose()
     await asyncio.sleep(0.25)
     assert host.keeper_pid() != 0  # its job runs
+    (host.directory / "go").touch()
     await eventually(lambda: host.keeper_pid() == 0)
     assert not (host.data_dir / "keeper" / "socket").exists()
     other = await host.host()
@@ -130,11 +136,13 @@ async def test_it_is_found_again_although_somebody_deleted_its_socket(host: Host
 
 async def test_after_its_kill_what_runs_is_adopted_and_its_end_told_as_lost(host: HostHarness) -> None:
     backend = await host.host()
-    handle = await backend.submit(host.command(["sh", "-c", "echo up; sleep 0.6; echo more"]))
+    script = f"echo up; {waiting_for(host, 'go')}; echo more"
+    handle = await backend.submit(host.command(["sh", "-c", script]))
     await first_output(backend, handle)
     host.kill_keeper()
     await eventually(lambda: host.keeper_pid() != 0)
     assert (await look(backend, handle)).phase is Phase.RUNNING
+    (host.directory / "go").touch()
     seen = await until_ended(backend, handle)
     assert (seen.phase, seen.reason, seen.tasks[0].exit_code) == (Phase.LOST, "lost", None)
     assert "keeper that was killed" in seen.message

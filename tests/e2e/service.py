@@ -23,6 +23,8 @@ from typing import Any, Self
 
 Json = dict[str, Any]
 NEMO = Path(sys.executable).parent / "nemo"
+#: How long a start may take on a machine that is busy with other things too, in seconds.
+READY = 45.0
 ENDED = ("completed", "error", "cancelled")
 JOBS = "/apis/jobs/v2/workspaces/default/jobs"
 
@@ -99,13 +101,13 @@ class Service:
             )
         return self.process
 
-    def start(self, timeout: float = 20) -> Self:
+    def start(self, timeout: float = READY) -> Self:
         """Start and wait until `/health/ready` answers 200."""
         self.spawn()
         self.wait_ready(timeout)
         return self
 
-    def wait_ready(self, timeout: float = 20) -> None:
+    def wait_ready(self, timeout: float = READY) -> None:
         until(self._ready, timeout, lambda: f"the service was not ready:\n{self.diagnosis()}")
 
     def _ready(self) -> bool:

@@ -19,6 +19,7 @@ def service(tmp_path: Path) -> Iterator[Service]:
     service.close()
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.7", "nemo.example"])
 def test_others_are_not_served_without_authentication(service: Service, host: str) -> None:
     result = refused(service, "--host", host)

@@ -29,7 +29,7 @@ def refused(service: Service, *options: str) -> subprocess.CompletedProcess[str]
     """
     began, cpu = time.monotonic(), cpu_of_children()
     command = [*service.command, *options]
-    result = subprocess.run(command, capture_output=True, text=True, env=service.environ, timeout=10)
+    result = subprocess.run(command, capture_output=True, text=True, env=service.environ, timeout=30)
     seconds, cpu = time.monotonic() - began, cpu_of_children() - cpu
     assert seconds < 1.0 or (cpu < 1.0 and os.getloadavg()[0] > (os.cpu_count() or 1) / 2), (seconds, cpu)
     return result

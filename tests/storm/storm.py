@@ -36,6 +36,7 @@ class Report:
     engine_kills: list[int] = field(default_factory=list)  # of a container engine, the same
     engine_takes_along: bool = False  # whether containers end with their engine
     starts: list[float] = field(default_factory=list)
+    refused_starts: int = 0  # the database did not answer in time
     jobs: Counter[str] = field(default_factory=Counter)
     states: Counter[str] = field(default_factory=Counter)
     lost: int = 0
@@ -58,7 +59,7 @@ class Report:
             f"storm on {self.database}, seed {self.seed}: {len(self.problems)} problems",
             f"  killed: the service {self.kills} times ({self.kills_while_starting} while it started), "
             f"its keeper {len(self.keeper_kills)} times, its engine {len(self.engine_kills)} times; "
-            f"start to ready {start}",
+            f"start to ready {start}, {self.refused_starts} starts refused by a slow database",
             f"  jobs accepted: {self.jobs.total()} ({kinds})",
             f"  ended: {states}; {self.lost} told as lost after a kill of keeper or engine",
             f"  lines checked: {self.lines}; requests sent again: {self.resent};"
@@ -130,10 +131,23 @@ class Storm:
                     self.report.kills_while_starting += 1
                     service.spawn()
                     began = time.monotonic()
-                service.wait_ready(READY)
+                self._until_ready(service)
                 self.report.starts.append(time.monotonic() - began)
         finally:
             self.calm.set()
+
+    def _until_ready(self, service: Service) -> None:
+        """A start that gives up, since the database did not answer in time, is made again."""
+        while True:
+            try:
+                service.wait_ready(READY)
+                return
+            except AssertionError:
+                assert service.process is not None
+                if service.process.poll() != 2 or "can't be used now" not in service.diagnosis(1):
+                    raise
+            self.report.refused_starts += 1
+            service.spawn()
 
     def _kill_keeper(self, service: Service) -> None:
         keepers = service.keepers()
