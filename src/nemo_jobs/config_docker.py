@@ -41,6 +41,8 @@ def _gpu_ids(text: str) -> str:
             "gpu_ids",
             'must be "all", "none", whole numbers such as "0,2", or ids such as GPU-… and MIG-…',
         )
+    if len(set(parts)) < len(parts):
+        raise PydanticCustomError("gpu_ids", "must name each GPU once")
     return ",".join(parts)
 
 

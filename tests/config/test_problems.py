@@ -110,6 +110,7 @@ def test_warnings_are_told_beside_problems_and_both_in_the_order_of_the_file(tmp
         ),
         ('platform: {docker: {reserved_gpu_device_ids: "0,x"}}', "whole numbers"),
         ('platform: {docker: {reserved_gpu_device_ids: "0,GPU-$(id)"}}', "ids such as GPU-"),
+        ('platform: {docker: {reserved_gpu_device_ids: "0, 2,0"}}', "must name each GPU once"),
         ("platform: {docker: {host: /var/run/docker.sock}}", "unix:///path/to/socket"),
         ("platform: {docker: {host: 'ssh://-oProxyCommand=x'}}", "ssh://user@host"),
         ("platform: {docker: {host: 'tcp://user:secret@far:2376'}}", "without a password"),

@@ -13,6 +13,7 @@ from nemo_jobs.domain.states import State, Trigger
 from nemo_jobs.engine.pools import Pool
 from nemo_jobs.store import gpu_reservations, gpu_rows, jobs
 from nemo_jobs.store.gpu_reservations import Asked
+from nemo_jobs.store.sql import Statement, Tx
 from nemo_jobs.testing import FakeBackend
 from tests.engine.bench import WORKSPACE, Bench, open_place
 
@@ -301,6 +302,27 @@ async def test_an_ill_device_is_not_given_out_and_told_of(bench: Bench, host: Ho
     await bench.until("moth", "active")
     assert given(bench) == [("1",)]
     assert engine.problems() == ["GPU 0 is not given out: uncorrectable memory errors"]
+
+
+async def test_work_without_gpus_asks_nothing_of_the_pool(bench: Bench, monkeypatch) -> None:
+    await bench.start()
+    await create(bench, "first", 1, FAKE_RUN_SECONDS="1000")
+    await bench.until("first", "active")
+    await asyncio.sleep(0.5)  # the first look, and telling who waits
+    ran: list[str] = []
+    execute = Tx._execute
+
+    def watched(self: Tx, stmt, params) -> None:
+        if isinstance(stmt, Statement):
+            ran.append(stmt.prepared(self.dialect).sql)
+        execute(self, stmt, params)
+
+    monkeypatch.setattr(Tx, "_execute", watched)
+    for number in range(5):
+        await bench.create(f"plain-{number}")
+        await bench.until(f"plain-{number}", "completed")
+    assert len(ran) > 50
+    assert [sql for sql in ran if "gpu_" in sql] == []
 
 
 @pytest.mark.time_limit(120)
