@@ -31,9 +31,10 @@ class ContainerCalls:
         return str(answer["Id"])
 
     async def start(self, container: str) -> bool:
-        """Start it, also again after its end; False when it runs already."""
+        """Start it, also again after its end; False when it runs already. Never sent twice: work that
+        has ended meanwhile would run again."""
         path = f"/containers/{one(container)}/start"
-        return await self._session.status("POST", path, seconds=SLOW) != 304
+        return await self._session.status("POST", path, seconds=SLOW, again=False) != 304
 
     async def stop(self, container: str, seconds: int) -> bool:
         """SIGTERM (or the image's own signal), then SIGKILL after `seconds`; returns at the end of it,
