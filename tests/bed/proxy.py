@@ -50,6 +50,7 @@ class Proxy:
         self.faults = Faults()
         self.requests: deque[tuple[float, str]] = deque(maxlen=100_000)  # when (monotonic), "METHOD path"
         self._open: set[socket.socket] = set()
+        self._deaf: set[socket.socket] = set()
         self._closed = False
         if listen is None:
             self._server = socket.create_server(("127.0.0.1", 0))
@@ -78,6 +79,10 @@ class Proxy:
         """Requests a second over the last `seconds`."""
         since = time.monotonic() - seconds
         return sum(at >= since for at, _ in list(self.requests)) / seconds
+
+    def deafen(self) -> None:
+        """From now on nothing comes through on the connections that are open, and nobody closes them."""
+        self._deaf |= self._open
 
     def cut(self) -> int:
         """Close all connections now; how many there were."""
@@ -124,7 +129,7 @@ class Proxy:
     def _requests(self, client: socket.socket, server: socket.socket, losing: threading.Event) -> None:
         with contextlib.suppress(OSError):
             while piece := client.recv(_PIECE):
-                self._wait_while_silent()
+                self._wait_while_silent(client)
                 for found in _REQUEST.finditer(piece):
                     line = f"{found[1].decode()} {found[2].decode()}"
                     self.requests.append((time.monotonic(), line))
@@ -158,7 +163,7 @@ class Proxy:
         faults, passed = self.faults, 0
         with contextlib.suppress(OSError):
             while piece := server.recv(4096 if faults.bytes_a_second else _PIECE):
-                self._wait_while_silent()
+                self._wait_while_silent(client)
                 if losing.is_set():
                     if faults.lost is not None:
                         faults.lost()
@@ -173,8 +178,8 @@ class Proxy:
         _shut(client)
         _shut(server)
 
-    def _wait_while_silent(self) -> None:
-        while self.faults.silent and not self._closed:
+    def _wait_while_silent(self, client: socket.socket) -> None:
+        while (self.faults.silent or client in self._deaf) and not self._closed:
             time.sleep(0.02)
 
 
@@ -189,7 +194,11 @@ def _connect(target: Address) -> socket.socket:
     if isinstance(target, tuple):
         return socket.create_connection(target, 5)
     made = socket.socket(socket.AF_UNIX)
-    made.connect(target)
+    try:
+        made.connect(target)
+    except OSError:
+        made.close()
+        raise
     return made
 
 

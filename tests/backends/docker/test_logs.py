@@ -245,10 +245,8 @@ async def test_a_connection_that_died_without_a_word_is_left_when_the_container_
             reading = tasks.create_task(container.persist(engine))
             while not container.stdout:
                 await asyncio.sleep(0.02)
-            proxy.faults.silent = True
+            proxy.deafen()
             await container.end()
-            await asyncio.sleep(0.5)
-            proxy.faults.silent = False
             async with asyncio.timeout(10):
                 await reading
     finally:

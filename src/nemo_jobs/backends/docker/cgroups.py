@@ -2,12 +2,13 @@
 nothing of it touches a disk."""
 
 import os
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
 _SLOT = "{container}"
+#: How deep groups are searched, and how often in vain: then the engine is taken to be elsewhere.
+_DEPTH, _SEARCHES = 4, 20
 Number = TypeVar("Number", int, float)
 
 
@@ -62,39 +63,47 @@ class Accounts:
 
 
 class Cgroups:
-    """The control groups of this host. Where the engine puts containers is learned from one of them."""
+    """The control groups of this host. Where the engine puts containers is learned from one of them:
+    whose groups bear its id is a container of this host."""
 
     def __init__(self, root: Path = Path("/")) -> None:
         self.root = root
         self._mounts = _mounts(_text(root / "proc/self/mountinfo") or "")
-        self._places: Mapping[str, str] = {}
-
-    def learn(self, container: str, pid: int) -> Accounts | None:
-        """The accounts of a container whose process is known; None when it isn't a process of this host,
-        or can't be seen from here."""
-        places: dict[str, str] = {}
-        for line in (_text(self.root / "proc" / str(pid) / "cgroup") or "").splitlines():
-            _, names, path = line.split(":", 2)
-            if container in path:
-                places |= {name: path.replace(container, _SLOT) for name in names.split(",")}
-        self._places = places or self._places
-        return self.find(container) if places else None
+        self._place = ""
+        self._searches = _SEARCHES
 
     def find(self, container: str) -> Accounts | None:
-        """The accounts of a container, where others of this engine are; None when there are none."""
+        """The accounts of a running container; None when there are none, or they can't be seen from here."""
         for cpu, memory, unified in (("cpuacct", "memory", False), ("", "", True)):
+            if cpu not in self._mounts or memory not in self._mounts:
+                continue
+            if not self._place and self._searches:
+                self._place = self._search(self._mounts[cpu], container)
             folders = [self._folder(name, container) for name in (cpu, memory)]
             if folders[0] is not None and folders[1] is not None:
                 accounts = Accounts(folders[0], folders[1], unified)
                 if accounts.read() != Usage():
+                    self._searches = _SEARCHES
                     return accounts
         return None
 
+    def _search(self, mount: str, container: str) -> str:
+        """Where groups with a container's id in their name are, below a mount; empty when nowhere."""
+        top = str(self.root / mount.lstrip("/"))
+        for place, folders, _ in os.walk(top):
+            for name in folders:
+                if container in name:
+                    return f"{place[len(top) :]}/{name}".replace(container, _SLOT)
+            if place.count("/") - top.count("/") >= _DEPTH:
+                folders.clear()
+        self._searches -= 1
+        return ""
+
     def _folder(self, controller: str, container: str) -> Path | None:
-        mount, place = self._mounts.get(controller), self._places.get(controller)
-        if mount is None or place is None:
+        if not self._place:
             return None
-        folder = self.root / mount.lstrip("/") / place.replace(_SLOT, container).lstrip("/")
+        mount = self._mounts[controller].lstrip("/")
+        folder = self.root / mount / self._place.replace(_SLOT, container).lstrip("/")
         return folder if folder.is_dir() else None
 
 

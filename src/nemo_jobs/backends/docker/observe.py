@@ -39,7 +39,8 @@ class Watcher:
         """`asked` says whether the service asked a run to end."""
         self._engine, self._clock, self._asked = engine, clock, asked
         self.table = Table()
-        #: When the engine could not be listened to: (from, to) in microseconds, the latest last.
+        #: When the engine was away and came back as another process: (from, to) in microseconds, the
+        #: latest last.
         self.gaps: deque[tuple[int, int]] = deque(maxlen=16)
         #: Why nothing is known now; empty while all is.
         self.problem = "it was not asked yet"
@@ -151,6 +152,7 @@ class Watcher:
         since = min(self._last / 1e9, now) if self._last else now
         async with self._engine.events(_EVENT_FILTERS, since=f"{since - _OVERLAP:.0f}") as events:
             await self._listed()
+            self._last = max(self._last, int(now * 1e9))
             self._returned()
             nurse = asyncio.create_task(self._relist_at_times())
             try:
@@ -159,6 +161,15 @@ class Watcher:
             finally:
                 nurse.cancel()
         raise EngineAway("the engine ended its events")
+
+    async def _remembers(self) -> bool:
+        """Whether the engine still tells of events that it told of before: it forgets them with its
+        process, while a connection that broke off changes nothing."""
+        until = f"{await self._engine.time():.0f}"
+        async with self._engine.events({}, since="1", until=until) as events:
+            async for event in events:
+                return int(event.get("timeNano") or 0) <= self._last
+        return False
 
     def _event(self, event: Json) -> None:
         self._last = max(self._last, int(event.get("timeNano") or 0))
@@ -196,6 +207,10 @@ class Watcher:
         await asyncio.shield(self._relist)
 
     async def _list(self) -> None:
+        if self.problem and self._left and not await self._remembers():
+            now = self._clock.now()  # before anybody hears of the ends that it brought
+            self.gaps.append((self._left, now))
+            self._left = now
         before = frozenset(seen.id for seen in self.table.here())
         items = await self._engine.containers(FILTERS)
         for seen in self.table.listed(items, before):
@@ -209,8 +224,6 @@ class Watcher:
 
     def _returned(self) -> None:
         if self.problem:
-            if self._left:
-                self.gaps.append((self._left, self._clock.now()))
             self.problem = ""
             for call in self.on_return:
                 call()

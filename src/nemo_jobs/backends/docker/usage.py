@@ -4,7 +4,9 @@ The engine says what a container uses only while it runs, and a measurement take
 
 * On this host the kernel is asked: its control groups count exactly and outlive the container's last
   process by the milliseconds until the engine removes them. The end of that process is an event
-  (a pidfd), and then the counts are read: exact also for containers that ran for milliseconds only.
+  (a pidfd) that wakes a thread which does nothing else, and then the counts are read: exact also for
+  containers that ran for milliseconds only. Should the thread come too late, what it saw last counts,
+  which is less than `EVERY` seconds old.
 * Elsewhere, or where the groups can't be seen, the engine is asked now and then, for one container
   at a time and each more rarely the longer it runs: what is told at the end is the last that was
   seen. Of a container that ended before its first turn nothing is known.
@@ -15,6 +17,9 @@ import contextlib
 import heapq
 import logging
 import os
+import select
+import threading
+import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 
@@ -29,6 +34,8 @@ log = logging.getLogger(__name__)
 APART = 2.0
 #: Seconds until a container is measured the first time; each time it takes twice as long until the next.
 FIRST, MOST = 4.0, 600.0
+#: Seconds between two looks at the counts of this host.
+EVERY = 2.0
 
 
 @dataclass(slots=True)
@@ -61,6 +68,7 @@ class Usages:
         self._tasks: set[asyncio.Task[None]] = set()
         self._turns: list[_Turn] = []
         self._turn: asyncio.Task[None] | None = None
+        self._deaths: Deaths | None = None
 
     def began(self, container: str, key: str) -> None:
         """The container runs, for the run `key`: measure it. Again is fine."""
@@ -90,13 +98,11 @@ class Usages:
         await asyncio.gather(*tasks, return_exceptions=True)
         for container in list(self._runs):
             self.forget(container)
+        if self._deaths is not None:
+            self._deaths.close()
 
     async def _begin(self, container: str, run: _Run) -> None:
-        try:
-            found = await self._accounts(container)
-        except (EngineAway, EngineError) as error:
-            log.debug("what container %s uses can't be measured: %s", container, error)
-            return
+        found = await asyncio.to_thread(self._accounts, container)
         if run.over:
             return
         if found is None:
@@ -107,19 +113,12 @@ class Usages:
         if not accounts.keeps_peak and not run.over:
             self._take_turns(container, run, lambda: asyncio.to_thread(accounts.read))
 
-    async def _accounts(self, container: str) -> tuple[Accounts, int | None] | None:
+    def _accounts(self, container: str) -> tuple[Accounts, int | None] | None:
         """Where the kernel counts for it, and its process; None when that isn't on this host."""
-        cgroups = self._cgroups
-        if cgroups is None:
+        accounts = self._cgroups.find(container) if self._cgroups is not None else None
+        if accounts is None or self._cgroups is None:
             return None
-        accounts = await asyncio.to_thread(cgroups.find, container)
-        if accounts is not None:
-            return accounts, await asyncio.to_thread(accounts.first_process, cgroups.root)
-        state = ((await self._engine.inspect(container)) or {}).get("State") or {}
-        pid = int(state.get("Pid") or 0)
-        if pid and (accounts := await asyncio.to_thread(cgroups.learn, container, pid)) is not None:
-            return accounts, pid
-        return None
+        return accounts, accounts.first_process(self._cgroups.root)
 
     def _watch(self, accounts: Accounts, pid: int | None, run: _Run) -> None:
         """Read the counts now, and when the process ends."""
@@ -131,18 +130,29 @@ class Usages:
             self._end(run)
             return
 
-        def ended() -> None:
-            # Here and not in a thread: in some milliseconds the counts are gone.
+        loop = asyncio.get_running_loop()
+
+        first, run.usage = run.usage, Usage()  # of a beginning alone nothing is told
+
+        def look() -> None:
             run.usage = run.usage.most(accounts.read())
-            self._end(run)
 
-        asyncio.get_running_loop().add_reader(run.pidfd, ended)
+        def ended() -> None:
+            last = accounts.read()
+            if last.cpu_seconds is not None:
+                run.usage = run.usage.most(last).most(first)
+            with contextlib.suppress(RuntimeError):  # the loop has ended
+                loop.call_soon_threadsafe(self._end, run)
 
-    @staticmethod
-    def _end(run: _Run) -> None:
+        if self._deaths is None:
+            self._deaths = Deaths()
+        self._deaths.watch(run.pidfd, ended, look)
+
+    def _end(self, run: _Run) -> None:
         run.over = True
         if run.pidfd >= 0:
-            asyncio.get_running_loop().remove_reader(run.pidfd)
+            if self._deaths is not None:
+                self._deaths.forget(run.pidfd)
             os.close(run.pidfd)
             run.pidfd = -1
 
@@ -182,6 +192,54 @@ class Usages:
         answer = await self._engine.stats(container)
         usage = Usage() if answer is None else measured(answer)
         return None if usage.cpu_seconds is None else usage
+
+
+class Deaths:
+    """Calls back when processes end, at once and in a thread of its own: the event loop may be busy for
+    longer than there is something to read."""
+
+    def __init__(self) -> None:
+        self._calls: dict[int, tuple[Callable[[], None], Callable[[], None]]] = {}
+        self._poll = select.epoll()
+        self._stop = os.eventfd(0, os.EFD_CLOEXEC)
+        self._poll.register(self._stop, select.EPOLLIN)
+        self._thread = threading.Thread(target=self._run, name="docker-usage", daemon=True)
+        self._thread.start()
+
+    def watch(self, pidfd: int, ended: Callable[[], None], look: Callable[[], None]) -> None:
+        """`ended` is called at the end, and `look` from time to time until then."""
+        self._calls[pidfd] = ended, look
+        self._poll.register(pidfd, select.EPOLLIN | select.EPOLLONESHOT)
+
+    def forget(self, pidfd: int) -> None:
+        if self._calls.pop(pidfd, None) is not None:
+            self._poll.unregister(pidfd)
+
+    def close(self) -> None:
+        os.eventfd_write(self._stop, 1)
+        self._thread.join(1.0)
+        self._poll.close()
+        os.close(self._stop)
+
+    def _run(self) -> None:
+        looked = time.monotonic()
+        while True:
+            for file, _ in self._poll.poll(EVERY):
+                if file == self._stop:
+                    return
+                if (found := self._calls.get(file)) is not None:
+                    self._call(found[0])
+            if time.monotonic() >= looked + EVERY:
+                looked = time.monotonic()
+                for _, look in list(self._calls.values()):
+                    self._call(look)
+
+    @staticmethod
+    def _call(call: Callable[[], None]) -> None:
+        try:
+            call()
+        except Exception:
+            log.exception("what a container used can't be read")
 
 
 def measured(stats: Json) -> Usage:
