@@ -305,6 +305,8 @@ async def test_an_ill_device_is_not_given_out_and_told_of(bench: Bench, host: Ho
 
 
 async def test_work_without_gpus_asks_nothing_of_the_pool(bench: Bench, monkeypatch) -> None:
+    monkeypatch.setattr("nemo_jobs.engine.engine.POLL_SECONDS", 1000.0)
+    monkeypatch.setattr("nemo_jobs.engine.devices.LOOK_SECONDS", 1000.0)
     await bench.start()
     await create(bench, "first", 1, FAKE_RUN_SECONDS="1000")
     await bench.until("first", "active")

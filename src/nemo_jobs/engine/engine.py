@@ -268,7 +268,8 @@ class Engine:
                 async with asyncio.timeout(RESCUE_EVERY if self._unrescued else POLL_SECONDS):
                     await self._wake.wait()
             except TimeoutError:
-                self._unrescued = self._devices.due = True
+                self._devices.due = self._devices.due or not self._unrescued
+                self._unrescued = True
                 self._places.look_everywhere()
             if self._places.some_full:
                 await asyncio.sleep(GATHER_SECONDS)
