@@ -83,6 +83,7 @@ class DockerBackend:
         self._stages: dict[str, str] = {}
         self._starting: dict[str, Starting] = {}
         self._version = ""
+        self._closed = False
 
     @property
     def capabilities(self) -> Capabilities:
@@ -139,6 +140,9 @@ class DockerBackend:
         return volumes.folder_root(info, local=self._engine.local) if self._options.direct else None
 
     async def aclose(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
         self._creator.close()
         tasks = [starting.task for starting in self._starting.values()]
         for task in tasks:
@@ -219,9 +223,26 @@ class DockerBackend:
             await starting.settled(FIND_SECONDS)
         await self._watcher.ready()
         for seen in self._watcher.table.here():
-            if _is_task(seen) and seen.run.key == plan.key:
+            if not _is_task(seen) or seen.run.key != plan.key:
+                continue
+            if await self._was_started(seen):
                 return self._handle(seen)
+            await self._take_back(seen)
         return None
+
+    async def _was_started(self, seen: Seen) -> bool:
+        """Whether it was started for the run that it is there for."""
+        if seen.run.since and not seen.certain:
+            seen = await self._watcher.look(seen.id) or seen
+        return seen.state != "created" and seen.started_at >= seen.run.since
+
+    async def _take_back(self, seen: Seen) -> None:
+        """Of a start that was cut off nothing runs: the next one begins anew. Raises Unavailable while
+        the service that created the container may be about to start it."""
+        if self._creator.lives(seen.marks.get(labels.CREATOR, "")):
+            raise Unavailable("another service is about to start its container", retry_after=1.0)
+        if not seen.run.since:  # else it is the container of the run before
+            await self._remove(self._handle(seen))
 
     async def observe(self, handles: Sequence[Handle]) -> dict[str, Observation]:
         if not handles:
@@ -282,14 +303,9 @@ class DockerBackend:
         if not self._here.has(data):
             raise Unavailable(self._here.elsewhere(data), retry_after=60.0)
         await self._watcher.ready()
-        try:
-            seen = self._watcher.table.get(data["container"]) or await self._watcher.look(data["container"])
-            if seen is None or seen.gone or seen.run.key == handle.key:
-                await self._remove(handle)
-        except EngineAway as error:
-            raise Unavailable(str(error)) from error
-        except EngineError as error:
-            raise Unavailable(f"the engine can't remove {handle.key}: {error}") from error
+        seen = self._watcher.table.get(data["container"]) or await self._watcher.look(data["container"])
+        if seen is None or seen.gone or seen.run.key == handle.key:
+            await self._remove(handle)
         stored = data.get("storage")
         if wipe_storage and stored and self._storage is not None:
             place = Place(stored["volume"], data["workspace"], data["job"])
@@ -300,12 +316,17 @@ class DockerBackend:
         self._watcher.hint(handle.key)
 
     async def _remove(self, handle: Handle) -> None:
-        """The container and the volumes that are its own."""
+        """The container and the volumes that are its own. Raises Unavailable."""
         data = handle.data
-        await self._engine.remove(data["container"], force=True, volumes=True)
-        self._watcher.table.forget(data["container"])
-        for name in data["volumes"]:
-            await self._engine.volume_remove(name)
+        try:
+            await self._engine.remove(data["container"], force=True, volumes=True)
+            self._watcher.table.forget(data["container"])
+            for name in data["volumes"]:
+                await self._engine.volume_remove(name)
+        except EngineAway as error:
+            raise Unavailable(str(error)) from error
+        except EngineError as error:
+            raise Unavailable(f"the engine can't remove {handle.key}: {error}") from error
 
     async def left(self, handle: Handle, most_bytes: int) -> Left | None:
         return await self._results.left(handle, most_bytes) if self._here.has(handle.data) else None
@@ -316,7 +337,9 @@ class DockerBackend:
     async def handles(self) -> AsyncIterator[Handle]:
         await self._watcher.ready()
         for seen in self._watcher.table.here():
-            if _is_task(seen) and seen.marks.get(labels.INSTANCE) == self._options.owner:
+            if not _is_task(seen) or seen.marks.get(labels.INSTANCE) != self._options.owner:
+                continue
+            if await self._was_started(seen):  # nothing runs that wasn't: its step is submitted again
                 yield self._handle(seen)
 
     def belongings(self) -> AsyncIterator[Leftover]:

@@ -146,8 +146,9 @@ class Start:
                     await self._undo(None)
                     raise
             answer = await self._engine.inspect(self.plan.key)
-            if answer is not None:
-                return await self._adopt(answer)
+            found = await self._adopt(answer) if answer is not None else None
+            if found is not None:
+                return found
             await asyncio.sleep(_LOOK_SECONDS)  # its name is taken before it can be asked for
         raise Unavailable(f"the name {self.plan.key} is taken, and the engine shows no such container")
 
@@ -247,7 +248,9 @@ class Start:
                 return None if answer is None else await self._adopt(answer)
         return None
 
-    async def _adopt(self, answer: Json) -> Started:
+    async def _adopt(self, answer: Json) -> Started | None:
+        """A container of this run that was started. One that wasn't, and by its creator won't be, is
+        taken away: it may have been made for other devices."""
         marks = (answer.get("Config") or {}).get("Labels") or {}
         if not labels.ours(marks) or marks[labels.KEY] != self.plan.key:
             raise Rejected(
@@ -259,8 +262,8 @@ class Start:
         )
         if not _never_started(answer) or await self._started_elsewhere(made, marks):
             return made
-        await self._finish(made, await self._engine.image(answer["Image"]))
-        return made
+        await self._take_away(made.container, labels.task_volumes(*_names_of(marks)))
+        return None
 
     async def _started_elsewhere(self, made: Started, marks: Mapping[str, str]) -> bool:
         """Whether the service that created it has started it by now; False when it won't any more."""
@@ -310,10 +313,7 @@ class Start:
 
     async def _drop_replaced(self) -> None:
         if (old := self._replaced) is not None:
-            names = labels.task_volumes(
-                *(old.marks.get(name, "") for name in (labels.WORKSPACE, labels.JOB, labels.TASK))
-            )
-            await self._take_away(old.container, names)
+            await self._take_away(old.container, labels.task_volumes(*_names_of(old.marks)))
 
     async def _start_again(self, made: Started) -> None:
         self._tell("starting")
@@ -366,6 +366,10 @@ class Starting:
 
 def _never_started(answer: Json) -> bool:
     return micros(answer["State"].get("StartedAt")) == 0
+
+
+def _names_of(marks: Mapping[str, str]) -> tuple[str, str, str]:
+    return marks.get(labels.WORKSPACE, ""), marks.get(labels.JOB, ""), marks.get(labels.TASK, "")
 
 
 def _devices(answer: Json) -> list[str]:
