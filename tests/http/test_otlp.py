@@ -1,6 +1,5 @@
 """Log records taken in over OTLP and read back."""
 
-import contextlib
 import gc
 import gzip
 import json
@@ -393,37 +392,6 @@ def test_other_threads_go_on_while_json_is_read(monkeypatch):
         sys.setswitchinterval(interval)
         gc.enable()
     assert read[0] > 20
-
-
-@pytest.mark.parametrize(
-    "body",
-    [
-        b'{"other":[%s]}' % b",".join([b"[]"] * 300_000),
-        b'{"resourceLogs":[{"scopeLogs":[{"logRecords":[{"attributes":[%s]}]}]}]}'
-        % b",".join([b"{}"] * 300_000),
-    ],
-)
-def test_nobody_stands_still_for_the_collector_while_json_is_read(body):
-    seen = []
-    gc.collect()
-    before = len(gc.get_objects())
-    gc.callbacks.append(lambda phase, told: seen.append(told))
-    try:
-        with contextlib.suppress(payload.BadPayload), payload.uncollected():
-            otlp._decode(body, False, payload.Form.JSON, 1, lambda source: None)
-        assert seen == []
-    finally:
-        gc.callbacks.pop()
-    assert gc.isenabled()
-    assert len(gc.get_objects()) - before < 10_000  # nothing of it is kept
-
-
-def test_the_collector_is_on_again_when_the_last_reader_has_ended():
-    with payload.uncollected():
-        with pytest.raises(ZeroDivisionError), payload.uncollected():
-            raise ZeroDivisionError
-        assert not gc.isenabled()
-    assert gc.isenabled()
 
 
 async def test_more_than_is_taken_at_once(service, step, monkeypatch):

@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from nemo_jobs.domain.model import LogLine, Unavailable
 from nemo_jobs.http import logs
+from nemo_jobs.http.collector import uncollected
 from nemo_jobs.http.errors import Refused
 from nemo_jobs.http.parts import Api
 from nemo_jobs.http.request import Request
@@ -30,7 +31,6 @@ from nemo_jobs.otlp.payload import (
     TooLarge,
     check_size,
     decompressed,
-    uncollected,
 )
 from nemo_jobs.store import ingest as store
 from nemo_jobs.store.chunks import Chunk, pack_heads

@@ -7,6 +7,7 @@ from urllib.parse import parse_qsl
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
+from nemo_jobs.http.collector import uncollected
 from nemo_jobs.http.errors import BadInput, ClientGone, Refused
 from nemo_jobs.http.wire import Header
 
@@ -98,7 +99,7 @@ class Request:
         """A body that was read before, as JSON of the adapter's type."""
         try:
             if len(raw) > LARGE_BODY:
-                return await asyncio.to_thread(adapter.validate_json, raw)
+                return await asyncio.to_thread(_validated, raw, adapter)
             return adapter.validate_json(raw)
         except ValidationError as error:
             raise BadInput(error, "body") from None
@@ -115,6 +116,11 @@ class Request:
                 raise _too_large()
             if not message.get("more_body", False):
                 return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def _validated(raw: bytes, adapter: TypeAdapter[T]) -> T:
+    with uncollected():
+        return adapter.validate_json(raw)
 
 
 def _too_large() -> Refused:

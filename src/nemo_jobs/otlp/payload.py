@@ -1,10 +1,6 @@
 """The bytes of a request, and what is wrong with them."""
 
-import gc
-import threading
 import zlib
-from collections.abc import Iterator
-from contextlib import contextmanager
 from enum import Enum
 
 #: Bytes of a request after decompression, at most: a small body may say that it is a huge one.
@@ -65,27 +61,3 @@ def decompressed(body: bytes, limit: int) -> bytes:
 def check_size(size: int, limit: int) -> None:
     if size > limit:
         raise TooLarge(f"the records are more than {limit >> 20} MiB; send smaller batches")
-
-
-_uncollected = {"readers": 0, "was_on": False}
-_uncollected_lock = threading.Lock()
-
-
-@contextmanager
-def uncollected() -> Iterator[None]:
-    """No cycles are looked for meanwhile, in the whole process.
-
-    What is read from JSON has none, but may be a million objects. The collector would walk through
-    all of them again and again while they become more, and every thread stands still for it."""
-    with _uncollected_lock:
-        if not _uncollected["readers"]:
-            _uncollected["was_on"] = gc.isenabled()
-            gc.disable()
-        _uncollected["readers"] += 1
-    try:
-        yield
-    finally:
-        with _uncollected_lock:
-            _uncollected["readers"] -= 1
-            if not _uncollected["readers"] and _uncollected["was_on"]:
-                gc.enable()
