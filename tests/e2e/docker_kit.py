@@ -6,7 +6,7 @@ import re
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from tests.bed.docker import DockerServer
 from tests.bed.docker_api import Api, ApiError
@@ -85,6 +85,10 @@ class DockerService(Service):
             {"backend": "docker", **one, "config": self.profile | one.get("config", {})} for one in executors
         ]
         self.add_settings({"jobs": {"executors": whole}})
+
+    def start(self, timeout: float = 60) -> Self:
+        """As of `Service`, on a machine that is busy with containers."""
+        return super().start(timeout)
 
     # What the engine has of this service.
 
