@@ -122,7 +122,7 @@ class Collector:
                 delay = min(delay * 2, 10.0)
 
     async def _accept(self, piece: LogPiece) -> None:
-        if piece.truncated:
+        if piece.truncated and not self._full:
             self._mark(piece.task, _lost(piece.truncated))
         if self._cloak and self._cloak.withheld and not self._full:
             self._full = True
