@@ -121,19 +121,36 @@ class Histories(RuleBasedStateMachine):
     @rule(data=st.data(), triggers=TRIGGERS)
     def outcome(self, data: Any, triggers: tuple[Trigger, ...]) -> None:
         step = data.draw(st.sampled_from(self.held()))
-        reason, message = data.draw(st.sampled_from([("", ""), ("running", "it runs"), ("lost", "gone")]))
+        reason, message = data.draw(
+            st.sampled_from([("", ""), ("running", "it runs"), ("lost", "gone"), ("image_pull", "7 %")])
+        )
+        # The next run has its number while it is prepared, and a handle only when it was started.
+        number = step.generation + (step.state is State.RESUMING)
+        kept, before = data.draw(st.booleans()), self.removals()
         outcome = Outcome(
             triggers,
             reason,
             message,
-            handle=handle_of(step) if data.draw(st.booleans()) else None,
-            generation=step.generation,
+            handle=handle_of(step._replace(generation=number)) if data.draw(st.booleans()) else None,
+            generation=number,
+            kept=kept,
             tasks=(TaskChange("task-1", 0, data.draw(st.sampled_from(State)), {"n": 1}),),
             logs=batch("line") if data.draw(st.booleans()) else None,
             removal_after=data.draw(st.sampled_from([None, 0, SECOND])),
             claim_next=data.draw(st.booleans()),
         )
-        assert self.run(self.db.write(steps.apply, "token-1", step.id, outcome, self.store.now())) is not None
+        applied = self.run(self.db.write(steps.apply, "token-1", step.id, outcome, self.store.now()))
+        assert applied is not None
+        added = self.removals() - before
+        if applied.step.state in TERMINAL:
+            stored = self.run(self.db.read(steps.run_before, step.id))
+            assert stored is None or stored["key"] in added | before
+        elif applied.step.state is not State.PAUSED or kept:
+            assert not added
+        if stored := self.run(self.db.read(steps.run_before, step.id)):
+            # What may still be there is known under each of its names, so that nobody sweeps it away.
+            first = stored["key"].rpartition("-")[0] + "-0"
+            assert self.run(self.db.read(steps.known_keys, [first, stored["key"]])) == {first, stored["key"]}
 
     @rule(name=NAMES, state=st.sampled_from(State))
     def report_step(self, name: str, state: State) -> None:
@@ -207,6 +224,11 @@ class Histories(RuleBasedStateMachine):
             self.ended[step.id] = step.state
             assert step.lease_token is None
         assert (step.active_since is not None) == (step.state is State.ACTIVE)
+
+    def removals(self) -> set[str]:
+        return {
+            row[0] for row in self.run(self.db.read(lambda tx: tx.run(sa.text("SELECT key FROM removal"))))
+        }
 
     def has(self, name: str) -> bool:
         row = self.run(
