@@ -254,7 +254,7 @@ async def test_what_another_service_is_about_to_start_is_waited_for(here: Docker
 
     slow._engine.start = late  # type: ignore[method-assign]
     first = asyncio.ensure_future(slow.submit(plan))
-    while not here.containers():
+    while not any(seen.run.key == plan.key for seen in quick._watcher.table.here()):
         await asyncio.sleep(0.01)
     with pytest.raises(Unavailable, match="about to start"):
         await quick.find(plan)
