@@ -375,3 +375,15 @@ async def test_services_that_claim_at_once_never_share_a_device(
     await asyncio.gather(*(serve(store) for store in stores))
     assert sorted(done) == sorted(f"job-{n}" for n in range(24))
     assert await holding(stores[0]) == {}
+
+
+async def test_pools_of_hosts_that_are_gone_are_forgotten_and_nothing_that_is_held(pool: Store) -> None:
+    day = 86_400 * 1_000_000
+    for key in ("gone", "holds"):
+        await restock(pool, counted(1), pool=key, owner=key, token=key, until=pool.now())
+    held = Asked("llama", 1, "me", pool="holds")
+    await pool.write(gpu_reservations.reserve, held, pool.now())
+    assert await pool.write(gpu_stock.purge, pool.now()) == 0
+    assert await pool.write(gpu_stock.purge, pool.now() + 2 * day) == 1
+    views = await pool.read(gpu_reservations.overview, pool.now())
+    assert sorted(view.pool for view in views) == ["h1", "holds"]

@@ -31,8 +31,9 @@ LOOK_SECONDS, IDLE_SECONDS = 5.0, 60.0
 LOOK_PATIENCE = 10.0
 #: For how long a service that said so counts as one that works on a pool, in seconds.
 ATTENDS_SECONDS = 180
-#: Seconds from a change in a pool until those who wait are told where they stand.
-TELL_AFTER = 0.25
+#: Seconds from a change in a pool until those who wait are told where they stand, and the shortest
+#: time between two times.
+TELL_AFTER, TELL_EVERY = 0.25, 2.0
 #: How long giving back may take when the service stops, in seconds.
 STOP_SECONDS = 1.5
 
@@ -152,6 +153,7 @@ class Devices:
                 self._stocks[pool.key] = stock
                 if first:
                     self.look_again()
+                    await self._db.write(gpu_stock.purge, self._clock.now(), durable=False)
             await self._tell_until(LOOK_SECONDS if self._any_devices() else IDLE_SECONDS)
 
     async def stop(self) -> None:
@@ -201,22 +203,29 @@ class Devices:
         if not done:
             return Look(problem=f"the driver of {pool.host_name} doesn't answer", at=self._clock.now())
         del self._looks[pool.key]
-        return running.result()
+        try:
+            return running.result()
+        except Exception as error:  # a binding that is older or newer than what is asked of it
+            return Look(
+                problem=f"the driver of {pool.host_name} can't be asked: {error}", at=self._clock.now()
+            )
 
     async def _tell_until(self, seconds: float) -> None:
         """Wait for so long, and tell those who wait where they stand whenever something changed."""
         loop = asyncio.get_running_loop()
         until = loop.time() + seconds
         await self._tell()
+        told = float("-inf")
         while (left := until - loop.time()) > 0:
             try:
                 async with asyncio.timeout(left):
                     await self._changed.wait()
             except TimeoutError:
                 return
+            await asyncio.sleep(max(TELL_AFTER, told + TELL_EVERY - loop.time()))
             self._changed.clear()
-            await asyncio.sleep(TELL_AFTER)
             await self._tell()
+            told = loop.time()
 
     async def _tell(self) -> None:
         for pool in tuple(self._pools.values()):

@@ -232,6 +232,8 @@ class Follower:
 
     async def _tell(self, reason: str, message: str) -> None:
         """Record what a start waits for. Its run has a number from now on, and no handle yet."""
+        if reason == self.step.reason == Reason.WAITING_FOR_GPUS:
+            return  # what is known of the pool says more
         begins = self.step.state in WAITING and reason != Reason.WAITING_FOR_GPUS
         if begins or (reason, message) != (self.step.reason, self.step.message):
             triggers = (Trigger.SUBMITTED,) if begins else ()

@@ -84,11 +84,14 @@ class LeasedRecords:
         """The GPUs of a step that is about to start; empty for one that wants none of a pool, which
         asks nothing of the database. None: it isn't its turn yet, or the lease is gone; it keeps its
         place in the queue, and a wake-up ("work", its id) tells when its turn has come. Raises Rejected
-        for a host process that asks for some where nobody gives any out."""
+        for a host process that asks for some where nobody gives any out, and for a GPU step that asks
+        for none."""
         number = wanted(step.spec["executor"])
-        pool = self._pool_of(step) if number else None
+        pool = self._pool_of(step) if number or step.provider == "gpu" else None
         if number and pool is None and step.provider == "subprocess":
             raise Rejected(f"asks for {number} GPUs, and this service has no pool of GPUs")
+        if pool is not None and not number:
+            raise Rejected("asks for no GPU; ask for at least 1, or use provider cpu")
         if pool is None:
             return ()
         now = self._clock.now()

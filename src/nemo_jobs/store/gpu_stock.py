@@ -12,7 +12,7 @@ from nemo_jobs.store.gpu_rows import RESERVATION, DeviceRow, devices, lock
 from nemo_jobs.store.gpus import free
 from nemo_jobs.store.sql import Statement, Tx, insert_into
 from nemo_jobs.store.tables import step
-from nemo_jobs.store.tables_gpus import gpu_device, gpu_pool, gpu_server
+from nemo_jobs.store.tables_gpus import gpu_device, gpu_pool, gpu_request, gpu_server
 
 #: How long a device that is gone still counts as one of the pool, in microseconds: drivers are
 #: loaded late after a start of the host, and reloaded.
@@ -84,6 +84,19 @@ _SERVING = Statement(
 )
 _DROP = Statement(sa.delete(gpu_device).where(gpu_device.c.pool == _POOL))
 _INSERT = Statement(lambda dialect: insert_into(gpu_device, dialect))
+_STALE = Statement(
+    sa.select(gpu_pool.c.pool).where(
+        gpu_pool.c.looked_at < sa.bindparam("before"),
+        ~sa.exists().where(
+            gpu_server.c.pool == gpu_pool.c.pool, gpu_server.c.until >= sa.bindparam("before")
+        ),
+        ~sa.exists().where(gpu_device.c.pool == gpu_pool.c.pool, gpu_device.c.holder.is_not(None)),
+        ~sa.exists().where(gpu_request.c.pool == gpu_pool.c.pool),
+    )
+)
+_DROP_ALL = [
+    Statement(sa.delete(table).where(table.c.pool == _POOL)) for table in (gpu_device, gpu_server, gpu_pool)
+]
 _DOUBTS = Statement(
     sa.select(gpu_device.c.holder, gpu_device.c.token, gpu_device.c.about)
     .distinct()
@@ -101,6 +114,17 @@ _DOUBTS = Statement(
         ),
     )
 )
+
+
+def purge(tx: Tx, now: int) -> int:
+    """Forget the pools of hosts that no service has looked at for a day and of which nothing is held
+    or wanted; how many."""
+    stale = [row[0] for row in tx.run(_STALE, {"before": now - _FORGET_SERVERS})]
+    for pool in stale:
+        lock(tx, pool)
+        for statement in _DROP_ALL:
+            tx.count(statement, {"in_pool_of": pool})
+    return len(stale)
 
 
 def attend(

@@ -10,6 +10,7 @@ from nemo_jobs.domain.gpus import Holder, Standing, too_many_text, waiting_detai
 from nemo_jobs.domain.model import Reason
 from nemo_jobs.domain.retention import DEFAULT, Retention
 from nemo_jobs.domain.states import State
+from nemo_jobs.store.driver import off_loop
 from nemo_jobs.store.gpu_rows import RESERVATION, DeviceRow, Request, devices, holders, queue
 from nemo_jobs.store.moves import Located, Move, move
 from nemo_jobs.store.records import steps_joined
@@ -88,6 +89,7 @@ def anybody(tx: Tx, pool: str, now: int) -> bool:
     return any(not _is_reservation(asking) for asking in queue(tx, pool, now))
 
 
+@off_loop
 def tell_waiting(tx: Tx, pool: str, now: int, retention: Retention = DEFAULT) -> int:
     """Write to the oldest steps that wait for devices of the pool where they stand, and end those
     that want more than there are anywhere. How many were changed."""
