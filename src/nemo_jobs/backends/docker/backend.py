@@ -360,8 +360,10 @@ class DockerBackend:
             await self._watcher.look(container)
         task = handle.data["task"]
 
-        def doubtful() -> bool:
+        async def doubtful() -> bool:
             seen = self._watcher.table.get(container)
+            if seen is not None and not (seen.certain or seen.gone):
+                seen = await self._watcher.look(container)  # of a list it isn't known when it ended
             return seen is not None and facts.in_a_gap(seen.ended_at, self._watcher.gaps)
 
         try:

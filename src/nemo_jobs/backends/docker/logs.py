@@ -26,7 +26,7 @@ What the engine does (20.10, driver json-file), found by trying, and what is don
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
 from datetime import UTC, datetime
 
 from nemo_jobs.backends.api import Json, LogPiece
@@ -54,7 +54,7 @@ async def logs(
     ended: asyncio.Event,
     *,
     since: int = 0,
-    doubtful: Callable[[], bool] = lambda: False,
+    doubtful: Callable[[], Awaitable[bool]] | None = None,
 ) -> AsyncGenerator[LogPiece, None]:
     """Output behind `cursor` (None: all of it) as it is stored, until `ended` is set and all is read.
     What was stored before `since` (microseconds of the engine's clock) is an earlier run's.
@@ -68,7 +68,7 @@ async def logs(
     try:
         async for piece in reader.pieces():
             yield piece
-        if doubtful():
+        if doubtful is not None and await doubtful():
             yield reader.gap()
     except EngineError as error:
         if not (error.missing or error.conflict):
