@@ -33,8 +33,40 @@ TRICKLE = 64 << 10
 TOGETHER = 50_000
 SNAPSHOT_EVERY = 1.0
 
+#: How long a backend that can't be asked for the rest of ended work's output is waited for, and how
+#: long reading that may take in all, in seconds.
+AWAY_SECONDS, DRAIN_MOST = 600.0, 1800.0
+
 #: Stores a batch and tells how many bytes the job's log holds then; None: the lease is gone.
 Store = Callable[[LogBatch], Awaitable[int | None]]
+
+
+class Patience:
+    """How long the rest of the output is waited for: anew with each piece of it."""
+
+    def __init__(self, timeout: asyncio.Timeout, seconds: float) -> None:
+        self._timeout, self._seconds = timeout, seconds
+        self._loop = asyncio.get_running_loop()
+        began = self._loop.time()
+        self._away, self._end = began + AWAY_SECONDS, began + DRAIN_MOST
+
+    def renew(self) -> None:
+        """Something came."""
+        now = self._loop.time()
+        self._away = now + AWAY_SECONDS
+        self._until(min(self._end, now + self._seconds))
+
+    def stop(self) -> None:
+        """What came has to be stored before more can come."""
+        self._until(None)
+
+    def wait_for_backend(self, delay: float) -> None:
+        """It can't be asked; it is asked again after `delay`."""
+        self._until(min(self._away, self._end, self._loop.time() + delay + self._seconds))
+
+    def _until(self, when: float | None) -> None:
+        if not self._timeout.expired():
+            self._timeout.reschedule(when)
 
 
 class Collector:
@@ -68,6 +100,7 @@ class Collector:
         self._room.set()
         self._moved = False
         self._storing = asyncio.Lock()  # held while a batch is between here and the database
+        self._patience: Patience | None = None
         self._reader: asyncio.Task[None] | None = None
         self._writer: asyncio.Task[None] | None = None
         #: Why the output can't be read now, or was not read to its end.
@@ -80,14 +113,19 @@ class Collector:
     async def drain(self, seconds: float) -> LogBatch | None:
         """Wait until all output is read and give what is not stored yet, to be stored with the end.
 
-        After `seconds` the rest is given up and a marker line says so.
+        When nothing comes for `seconds` the rest is given up and a marker line says so; a backend that
+        can't be asked is waited for longer.
         """
+        why = f"nothing more of its output came for {seconds:g} s after the end"
         try:
-            async with asyncio.timeout(seconds):
+            async with asyncio.timeout(seconds) as patience:
+                self._patience = Patience(patience, seconds)
                 await (asyncio.shield(self._reader) if self._reader else self._read())
         except TimeoutError:
-            self.failure = f"its output was not complete {seconds:g} s after the end"
+            self.failure = f"{why}: {self.failure}" if self.failure else why
             self._mark("", f"this log may be incomplete: {self.failure}")
+        finally:
+            self._patience = None
         async with self._storing:
             await self.aclose()
         for (task, stream), masked in self._masked.items():
@@ -118,6 +156,8 @@ class Collector:
                 # A reader that fails touches only its own task; it goes on from the cursor.
                 log.warning("reading the output of %s failed, trying again: %s", self._handle.key, error)
                 self.failure = str(error)
+                if self._patience is not None:
+                    self._patience.wait_for_backend(delay)
                 await asyncio.sleep(delay)
                 delay = min(delay * 2, 10.0)
 
@@ -137,7 +177,11 @@ class Collector:
             self._writer = asyncio.create_task(self._write())
         if self._pending >= MAX_PENDING:
             self._room.clear()
+            if self._patience is not None:
+                self._patience.stop()  # it is not the backend that is slow
             await self._room.wait()
+        if self._patience is not None:
+            self._patience.renew()
 
     async def _shown(self, cloak: Cloak, piece: LogPiece) -> bytes:
         """What of the output may be shown by now, without the values of secrets."""

@@ -11,7 +11,7 @@ from nemo_jobs.engine.collect import Collector
 from nemo_jobs.engine.gather import Gathering, Tell, collects
 from nemo_jobs.store.steps import LogBatch, Outcome
 
-#: How long the rest of the output may take to arrive after the work has ended, in seconds.
+#: How long nothing may come of the rest of the output after the work has ended, in seconds.
 DRAIN_SECONDS = 30.0
 
 
