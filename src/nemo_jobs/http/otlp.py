@@ -124,14 +124,18 @@ async def _masks(api: Api, workspace: str) -> "Masks":
     if secrets is None or not await secrets.covers.in_use():
         return lambda source: None
     covers, loop = secrets.covers, asyncio.get_running_loop()
+    known: dict[tuple[str, str], Hide] = {}
 
     def ask(source: "Source") -> "Hide":
-        found = asyncio.run_coroutine_threadsafe(covers.of(workspace, source.attempt, source.step), loop)
-        try:
-            return found.result(MASK_SECONDS)
-        except TimeoutError:
-            found.cancel()
-            raise Unavailable("secrets can't be read now; send this batch again later", 1) from None
+        step = (source.attempt, source.step)
+        if step not in known:
+            found = asyncio.run_coroutine_threadsafe(covers.of(workspace, *step), loop)
+            try:
+                known[step] = found.result(MASK_SECONDS)
+            except TimeoutError:
+                found.cancel()
+                raise Unavailable("secrets can't be read now; send this batch again later", 1) from None
+        return known[step]
 
     return ask
 
