@@ -21,9 +21,8 @@ T = TypeVar("T")
 _REMEMBERED = 1024
 
 
-class LeasedRecords:
-    """Store calls under the lease `token`. A database that is away is waited for: what happened
-    to the work is recorded later, never dropped."""
+class LeasedStarts:
+    """What a start asks, under the lease `token`. A database that is away is waited for."""
 
     def __init__(
         self,
@@ -37,22 +36,6 @@ class LeasedRecords:
         self._pool_of = pool_of
         self._task_tokens = task_tokens
         self._given: dict[tuple[str, int], str] = {}
-
-    async def reload(self, step_id: str) -> StepRecord | None:
-        return await self._patiently(steps.reload, self._token, step_id)
-
-    async def peek(self, step_id: str) -> StepRecord | None:
-        return await self._patiently(steps.peek, step_id)
-
-    async def apply(self, step_id: str, outcome: Outcome, *, durable: bool) -> Applied | None:
-        now = self._clock.now()
-        return await self._patiently(steps.apply, self._token, step_id, outcome, now, durable=durable)
-
-    async def append(self, step_id: str, batch: LogBatch) -> int | None:
-        return await self._patiently(steps.append_logs, self._token, step_id, batch)
-
-    async def last_report(self, step_id: str) -> int | None:
-        return await self._patiently(steps.last_report, step_id)
 
     async def inheritance(self, step: StepRecord) -> Inheritance:
         return await self._patiently(inheritance, step)
@@ -103,15 +86,6 @@ class LeasedRecords:
         if wanted(step.spec["executor"]):
             await self._patiently(gpus.release_devices, self._token, step.id, durable=False)
 
-    async def announce(self, keys: Sequence[str]) -> None:
-        await self._patiently(files.announce, keys, self._clock.now())
-
-    async def abandon(self, keys: Sequence[str]) -> None:
-        await self._patiently(results.abandon, keys, self._clock.now(), durable=False)
-
-    async def gathered(self, step_id: str, left: Sequence[Gathered]) -> list[str] | None:
-        return await self._patiently(results.collect, self._token, step_id, left, self._clock.now())
-
     async def _patiently(self, fn: Callable[..., T], *args: object, durable: bool = True) -> T:
         delay = 0.2
         while True:
@@ -121,3 +95,33 @@ class LeasedRecords:
                 log.warning("the database can't be written now, trying again: %s", error)
                 await asyncio.sleep(delay)
                 delay = min(delay * 2, 5.0)
+
+
+class LeasedRecords(LeasedStarts):
+    """Store calls under the lease `token`. A database that is away is waited for: what happened
+    to the work is recorded later, never dropped."""
+
+    async def reload(self, step_id: str) -> StepRecord | None:
+        return await self._patiently(steps.reload, self._token, step_id)
+
+    async def peek(self, step_id: str) -> StepRecord | None:
+        return await self._patiently(steps.peek, step_id)
+
+    async def apply(self, step_id: str, outcome: Outcome, *, durable: bool) -> Applied | None:
+        now = self._clock.now()
+        return await self._patiently(steps.apply, self._token, step_id, outcome, now, durable=durable)
+
+    async def append(self, step_id: str, batch: LogBatch) -> int | None:
+        return await self._patiently(steps.append_logs, self._token, step_id, batch)
+
+    async def last_report(self, step_id: str) -> int | None:
+        return await self._patiently(steps.last_report, step_id)
+
+    async def announce(self, keys: Sequence[str]) -> None:
+        await self._patiently(files.announce, keys, self._clock.now())
+
+    async def abandon(self, keys: Sequence[str]) -> None:
+        await self._patiently(results.abandon, keys, self._clock.now(), durable=False)
+
+    async def gathered(self, step_id: str, left: Sequence[Gathered]) -> list[str] | None:
+        return await self._patiently(results.collect, self._token, step_id, left, self._clock.now())
