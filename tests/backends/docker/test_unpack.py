@@ -27,7 +27,7 @@ class Tar:
         self._entries.append((entry, data))
         return self
 
-    def bytes(self) -> bytes:
+    def whole(self) -> bytes:
         buffer = io.BytesIO()
         with tarfile.open(fileobj=buffer, mode="w") as tar:
             for entry, data in self._entries:
@@ -35,7 +35,7 @@ class Tar:
         return buffer.getvalue()
 
     async def pieces(self, size: int = 1000) -> AsyncIterator[bytes]:
-        data = self.bytes()
+        data = self.whole()
         for at in range(0, len(data), size):
             yield data[at : at + size]
 
@@ -117,7 +117,7 @@ async def test_more_than_anybody_wants_is_cut_off(tmp_path: Path, monkeypatch: p
 
 async def test_an_archive_that_breaks_off_is_an_error(tmp_path: Path) -> None:
     async def broken() -> AsyncIterator[bytes]:
-        yield Tar().add(".results/a", "x" * 100_000).bytes()[:5000]
+        yield Tar().add(".results/a", "x" * 100_000).whole()[:5000]
         raise EngineAway("gone")
 
     with pytest.raises(EngineAway, match="gone"):
