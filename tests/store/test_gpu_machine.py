@@ -327,8 +327,8 @@ class Pools(RuleBasedStateMachine):
             self.release(name)
         for number in range(1, self.number + 1):
             tree = self.run(self.db.read(jobs.status_tree, "default", f"job-{number}"))
-            with contextlib.suppress(Conflict):
-                self.run(patch(self.store, State.CANCELLED, f"job-{number}", tree.steps[-1][0].name))
+            with contextlib.suppress(Conflict):  # it has ended, or is paused and has nothing
+                self.run(patch(self.store, State.ERROR, f"job-{number}", tree.steps[-1][0].name))
         self.remove()
         self.settle(OWNERS[0])
         assert [row for row in self.rows() if row.holder is not None] == []
