@@ -15,6 +15,11 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Protocol, runtime_checkable
 
+from nemo_jobs.backends.left import Left as Left
+from nemo_jobs.backends.left import LeftFile as LeftFile
+from nemo_jobs.backends.left import LeftItem as LeftItem
+from nemo_jobs.backends.left import Leftover as Leftover
+
 Json = dict[str, Any]
 
 
@@ -186,37 +191,6 @@ class LogPiece:
     truncated: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class LeftFile:
-    """A file that work left as a result, or as a part of one.
-
-    `place` is the backend's word for where it lies; `path` is its name inside the folder that was
-    left, empty for a file that was left by itself. `changed_at` tells its versions apart.
-    """
-
-    place: str
-    path: str
-    size: int
-    changed_at: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class LeftItem:
-    """A file, or a folder with all in it, under the name that the work gave it."""
-
-    name: str
-    folder: bool
-    files: tuple[LeftFile, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Left:
-    """What work left as results; `notes` are sentences about what was left out, and why."""
-
-    items: tuple[LeftItem, ...] = ()
-    notes: tuple[str, ...] = ()
-
-
 class BackendError(Exception):
     """Base of what a backend raises on purpose."""
 
@@ -380,19 +354,6 @@ class Collects(Protocol):
         """The bytes of a file that `left` found, in pieces. Raises `LeftChanged`, also at the end,
         when they aren't those of one moment."""
         ...
-
-
-@dataclass(frozen=True, slots=True)
-class Leftover:
-    """Something of ours at a backend. `key` names the run that it belongs to, when one is known;
-    `kind` and `name` are the backend's words (container, volume, …). `made_at` in microseconds
-    since 1970 UTC, 0 when it is not known. `data` is opaque to everyone else."""
-
-    kind: str
-    name: str
-    key: str = ""
-    made_at: int = 0
-    data: Json = field(default_factory=dict)
 
 
 @runtime_checkable

@@ -263,15 +263,7 @@ def resolve_profiles(
             left_out.setdefault(own.key, reason)
         else:
             merged[own.key] = _merge(merged.get(own.key), own)
-    profiles: dict[Key, Profile] = {}
-    for key, profile in merged.items():
-        if profile.backend in available:
-            profiles[key] = _with_defaults_of_host(profile, settings.host)
-        elif profile.backend in KUBERNETES:
-            text = f"backend {profile.backend} is not part of this version"
-            profiles[key] = replace(profile, unavailable=text)
-        else:
-            left_out[key] = f"backend {profile.backend} is not part of this version"
+    profiles = _in_force(merged, settings.host, available, left_out)
     return ProfileSet(
         profiles=MappingProxyType(profiles),
         left_out=MappingProxyType({key: why for key, why in left_out.items() if key not in profiles}),
@@ -283,6 +275,22 @@ def resolve_profiles(
         and platform.runtime != "kubernetes"
         and platform.reserved_gpu_device_ids in ("", "none"),
     )
+
+
+def _in_force(
+    merged: Mapping[Key, Profile], host: HostChoice, available: Collection[str], left_out: dict[Key, str]
+) -> dict[Key, Profile]:
+    """Those of the profiles that this program can run or has to name; `left_out` gets the others."""
+    profiles: dict[Key, Profile] = {}
+    for key, profile in merged.items():
+        if profile.backend in available:
+            profiles[key] = _with_defaults_of_host(profile, host)
+        elif profile.backend in KUBERNETES:
+            text = f"backend {profile.backend} is not part of this version"
+            profiles[key] = replace(profile, unavailable=text)
+        else:
+            left_out[key] = f"backend {profile.backend} is not part of this version"
+    return profiles
 
 
 def _built_in(runtime: str, jobs: JobsChoice, docker: bool) -> Iterator[Profile]:
