@@ -31,10 +31,11 @@ test: setup ## Run all tests (ARGS="-k name", WORKERS=0: one by one); as root on
 	@sh tools/test_client.sh $(BIN)/python
 	@$(BIN)/pytest -n $(WORKERS) --maxprocesses 4 --dist worksteal $(ARGS)
 
-test-storm: setup ## Kill the service 100 times under load, on SQLite and on PostgreSQL (KILLS=n SEED=n)
+test-storm: setup ## Kill the service 100 times under load, on SQLite, PostgreSQL, and containers (KILLS=n SEED=n)
 	@sh tools/test_needs.sh
 	@$(BIN)/python -m tests.storm --database sqlite --kills $(KILLS) $(if $(SEED),--seed $(SEED))
 	@$(BIN)/python -m tests.storm --database postgresql --kills $(KILLS) $(if $(SEED),--seed $(SEED))
+	@$(BIN)/python -m tests.storm --backend docker $(if $(SEED),--seed $(SEED))
 
 test-matrix: ## Run the tests on each Python of 3.11 to 3.14 that this machine has (ARGS=…)
 	@sh tools/test_needs.sh
