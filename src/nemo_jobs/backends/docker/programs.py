@@ -28,15 +28,19 @@ async def start(
         raise
 
 
-async def end(process: asyncio.subprocess.Process) -> None:
-    """Kill a program with all that it started, if it hasn't ended, and wait for its end."""
+async def end(process: asyncio.subprocess.Process, *, read: bool = False) -> None:
+    """Kill a program with all that it started, if it hasn't ended, and wait for its end; `read`: the
+    caller goes on reading what it writes."""
     if process.returncode is None:
         _kill_group(process)
         try:
             async with asyncio.timeout(_END_SECONDS):
-                await process.wait()
+                if read:
+                    await process.wait()
+                else:
+                    await process.communicate()  # read to its end, else its pipes stay open
         except TimeoutError:
-            pass  # it hangs in the kernel; nothing more can be done for it
+            pass  # it hangs in the kernel, or a child that left its group has its pipes
 
 
 def _kill(creating: asyncio.Future[asyncio.subprocess.Process]) -> None:

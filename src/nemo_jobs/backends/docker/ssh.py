@@ -114,7 +114,7 @@ class _Minder:
             await asyncio.wait((ended,), timeout=_PATIENCE)
         finally:
             closed.cancel()
-            await programs.end(self._process)
+            await programs.end(self._process, read=True)
             await ended
 
     async def explain(self) -> str:
