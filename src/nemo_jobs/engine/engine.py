@@ -60,7 +60,7 @@ class Engine:
         self._clock, self._options = clock, options
         self._wake = asyncio.Event()
         self._places = Places(options.cores, self._wake.set)
-        self._reach = Reach(profiles, backends, self._look_everywhere)
+        self._reach = Reach(profiles, backends, self._look_everywhere, options.unusable)
         self._devices = Devices(db, clock, self._reach, options, self._wake.set)
         pool_of = self._devices.pool_key
         self._records = LeasedRecords(db, clock, options.token, options.task_tokens, pool_of)
@@ -82,6 +82,8 @@ class Engine:
             db, self._reach, clock, options.host, options.retention_days, options.retention
         )
         self.sweep = self._sweeper.orphans.on_request
+        self.running_on_host = self._reach.running_on_host
+        self.trouble = self._reach.trouble
         self._objects = ObjectSweeper(db, options.objects, clock) if options.objects else None
 
     # -- what others see
@@ -113,14 +115,6 @@ class Engine:
     def snapshot(self) -> dict[str, int]:
         """How many steps are held, by `provider/profile`."""
         return dict(Counter(f"{f.step.provider}/{f.step.profile}" for f in self._held.values()))
-
-    def running_on_host(self) -> int:
-        """How many workloads run on this host and go on without the service."""
-        return self._reach.running_on_host()
-
-    def trouble(self, profile: Profile) -> str:
-        """Why work on this profile can't be started now; empty while it can."""
-        return self._reach.trouble(profile) or self._options.unusable().get(profile.key, "")
 
     def nudge(self) -> None:
         """Look at everything again now, as after a lost wake-up."""
@@ -389,7 +383,7 @@ class Engine:
             profiles = self._reach.profiles
             await fail_steps_without_profile(self._db, profiles, self._clock, self._options)
             for profile in profiles:
-                if why := self._reach.trouble(profile):
+                if why := self._reach.silent(profile):
                     await explain_waiting(self._db, profile.key, why, self._clock, self._options)
             await asyncio.sleep(PROBE_SECONDS)
             await self._reach.probe_all()

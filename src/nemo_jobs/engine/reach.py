@@ -17,8 +17,13 @@ class Reach:
     one comes, is lost, or can be asked again."""
 
     def __init__(
-        self, profiles: ProfileSet, backends: Mapping[str, Backend], changed: Callable[[], None]
+        self,
+        profiles: ProfileSet,
+        backends: Mapping[str, Backend],
+        changed: Callable[[], None],
+        unusable: Callable[[], Mapping[tuple[str, str], str]] = dict,
     ) -> None:
+        self._unusable = unusable
         self.profiles = profiles
         self._backends, self._changed = dict(backends), changed
         self._health: dict[str, Health] = {}
@@ -46,6 +51,10 @@ class Reach:
 
     def trouble(self, profile: Profile) -> str:
         """Why work on this profile can't be started now; empty while it can."""
+        return self.silent(profile) or self._unusable().get(profile.key, "")
+
+    def silent(self, profile: Profile) -> str:
+        """Why its backend can't be asked now; empty while it can."""
         health = self._health.get(profile.backend, _WELL)
         return "" if health.ok else health.message or "it can't be asked"
 
