@@ -2,6 +2,7 @@
 
 import contextlib
 import gc
+from typing import Any, cast
 
 import pytest
 from pydantic import TypeAdapter
@@ -36,7 +37,8 @@ async def test_large_bodies_are_read_without_it():
             seen.append(list(during))
             return found
 
-    found = await Request({}, None, None, {}).validated(raw, Watched())
+    nothing: Any = None
+    found: Any = await Request({}, nothing, nothing, {}).validated(raw, cast(Any, Watched()))
     assert (len(found), seen) == (300_000, [[]])
     assert gc.isenabled()
 

@@ -4,7 +4,7 @@ import json
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord, ResourceLogs, ScopeLogs
+from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord, ResourceLogs, ScopeLogs, SeverityNumber
 
 from nemo_jobs.otlp import protobuf
 from nemo_jobs.otlp.payload import BadPayload
@@ -123,14 +123,16 @@ def test_fields_in_another_order_or_twice_and_broken_ones_read_the_same(two, oth
 def test_lines_of_one_program_are_not_read_whole(monkeypatch):
     whole = []
     real = protobuf._parsed
-    monkeypatch.setattr(
-        protobuf, "_parsed", lambda message, data: whole.append(message) or real(message, data)
-    )
+
+    def watched(message, data):
+        whole.append(message)
+        return real(message, data)
+
+    monkeypatch.setattr(protobuf, "_parsed", watched)
     records = []
     for number in range(50):
-        one = LogRecord(
-            time_unix_nano=1_700_000_000_000_000_000 + number, severity_number=9, severity_text="INFO"
-        )
+        one = LogRecord(time_unix_nano=1_700_000_000_000_000_000 + number, severity_text="INFO")
+        one.severity_number = SeverityNumber.SEVERITY_NUMBER_INFO
         one.observed_time_unix_nano = 1_700_000_000_000_000_000 + number * number
         one.body.string_value = f"step {number}"
         put(one.attributes.add(key="stream").value, "stdout")

@@ -46,15 +46,16 @@ async def test_what_is_said_of_a_step_has_a_limit(store: Store, monkeypatch: pyt
     monkeypatch.setattr(reports, "MAX_DETAILS", 1000)
     await store.create("j", "main")
     await patch(store, State.ACTIVE, status_details={"a": "x" * 400})
-    for more in (
+    too_much: tuple[dict[str, Any], ...] = (
         {"status_details": {"b": "x" * 600}},
         {"error_details": {"message": "x" * 600}},
         {"status_details": {"b": "x" * 300}, "error_details": {"message": "x" * 300}},
-    ):
+    )
+    for more in too_much:
         with pytest.raises(
             Invalid, match=r"details of step 'main' would have \d+ bytes; at most 1000 are kept"
         ):
-            await patch(store, State.ERROR, **more)
+            await patch(store, State.ERROR, "j", "main", **more)
     step = await patch(store, State.ERROR, status_details={"a": "y"}, error_details={"message": "x" * 900})
     assert step.state is State.ERROR
     assert (await patch(store, State.ERROR)).error_details == {"message": "x" * 900}
