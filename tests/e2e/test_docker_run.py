@@ -135,12 +135,12 @@ def test_storage_goes_from_step_to_step_and_away_at_the_end(
 
 def test_results_are_collected_and_links_are_not_followed(client: Client) -> None:
     text = "cd $NEMO_JOB_RESULTS_PATH; echo model > model; mkdir -p dir/e; echo x > dir/e/f; "
-    text += "ln -s /etc/passwd out"
+    text += "ln -s /etc/passwd out; ln -s model same"
     run(client, "results", text)
     client.wait("results", "completed")
     answer = client.get(f"{JOBS}/results/results")
     names = {one["name"] for one in answer.json["data"]}
-    assert names == {"model", "dir"}, answer
+    assert names == {"model", "dir", "same"}, answer
     data = client.get(f"{JOBS}/results/results/model/download")
     assert (data.status, data.body) == (200, b"model\n")
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
+from nemo_jobs.backends.api import Handle, Left, LeftItem
 from nemo_jobs.domain.states import Trigger
 from nemo_jobs.engine import gather
 from nemo_jobs.files.local import LocalObjects
@@ -18,6 +19,7 @@ from nemo_jobs.store.rerun import Rerun, rerun
 from nemo_jobs.store.results import ResultRecord
 from nemo_jobs.store.tables import removal
 from nemo_jobs.store.tables_files import file, fileset, object_removal
+from nemo_jobs.testing import FakeBackend
 from tests.engine.bench import WORKSPACE, Bench, open_place
 
 LEFT = {"FAKE_RESULTS": json.dumps({"model.json": "{}", "ckpt/a": "aa", "ckpt/deep/b": "bb"})}
@@ -97,6 +99,24 @@ async def test_what_a_step_left_is_there_when_its_end_is(bench: Bench) -> None:
     assert await contents(bench) == {"ckpt/a": "aa", "ckpt/deep/b": "bb", "model.json": "{}"}
     assert await note_of(bench, "moth") == ""
     assert await announced(bench) == 0
+
+
+async def test_two_names_for_one_file_are_two_results(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = FakeBackend.left
+
+    async def left(self: FakeBackend, handle: Handle, most_bytes: int) -> Left | None:
+        found = await plain(self, handle, most_bytes)
+        assert found is not None
+        (file,) = next(item for item in found.items if item.name == "model.json").files
+        return Left((*found.items, LeftItem("link", False, (file,))), found.notes)
+
+    monkeypatch.setattr(FakeBackend, "left", left)
+    await bench.start()
+    await bench.create("moth", LEFT)
+    await bench.until("moth", "completed")
+    assert sorted(await results_of(bench, "moth")) == ["ckpt", "link", "model.json"]
+    assert await contents(bench) == {"ckpt/a": "aa", "ckpt/deep/b": "bb", "link": "{}", "model.json": "{}"}
+    assert await note_of(bench, "moth") == ""
 
 
 async def test_c096_failed_and_cancelled_steps_keep_what_they_left(bench: Bench) -> None:

@@ -70,7 +70,8 @@ class Gathering:
     grace: float  # seconds in which processes that the work left behind may still write
     notes: list[str] = field(default_factory=list)
     _announced: list[str] = field(default_factory=list)
-    _stored: dict[LeftFile, Stored] = field(default_factory=dict)
+    #: By the item's name too: several names may stand for one file.
+    _stored: dict[tuple[str, LeftFile], Stored] = field(default_factory=dict)
     _outage: float = field(default_factory=lambda: OUTAGE_SECONDS)
     _cut_off: bool = False
 
@@ -138,13 +139,13 @@ class Gathering:
         """Store what is not stored yet; the names of what could not be read, and why."""
         moved = {}
         for item in left.items:
-            new = {file: new_key() for file in item.files if file not in self._stored}
+            new = {file: new_key() for file in item.files if (item.name, file) not in self._stored}
             if new:
                 await self.records.announce(list(new.values()))
                 self._announced += new.values()
             for file, key in new.items():
                 try:
-                    self._stored[file] = await self._put(file, key)
+                    self._stored[item.name, file] = await self._put(file, key)
                 except (LeftChanged, TooLarge) as error:
                     moved[_shown(item, file)] = str(error)
         return moved
@@ -168,7 +169,8 @@ class Gathering:
         time or the file store did not allow only whole ones."""
         found = []
         for item in left.items:
-            files = tuple((file.path, self._stored[file]) for file in item.files if file in self._stored)
+            known = ((file.path, self._stored.get((item.name, file))) for file in item.files)
+            files = tuple((path, stored) for path, stored in known if stored is not None)
             if len(files) == len(item.files) or (files and not self._cut_off):
                 found.append(Gathered(item.name, item.folder, files))
         return found
