@@ -409,6 +409,14 @@ async def test_a_resumed_run_goes_on_in_its_container(world: DockerHarness) -> N
     assert world.api.volumes(f"{labels.KEY}={before.key}") == []
 
 
+async def test_the_grace_of_a_pause_ends_nothing_of_the_run_after_it(here: DockerHarness) -> None:
+    backend = await started(here)
+    text = "[ -f /second ] && exec sleep 2; touch /second; exec sleep 100"
+    _, plan = await paused(backend, here.command(["sh", "-c", text]))  # with a grace of 1 s
+    after = await backend.submit(plan)
+    assert (await until_ended(backend, after)).phase is Phase.SUCCEEDED
+
+
 async def test_a_resume_that_a_crash_cut_off_is_taken_up(here: DockerHarness) -> None:
     backend = await started(here)
     _, plan = await paused(backend, here.command(["sh", "-c", COUNTING]))

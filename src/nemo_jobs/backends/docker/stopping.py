@@ -1,6 +1,7 @@
 """Containers that were asked to end: SIGTERM now, SIGKILL when their time is up, nobody waits for it."""
 
 import asyncio
+import contextlib
 import logging
 
 from nemo_jobs.backends.api import Handle, Unavailable
@@ -67,7 +68,7 @@ class Stops:
             if before[0] <= deadline:
                 return  # it is killed sooner anyway
             before[1].cancel()
-        task = asyncio.create_task(self._kill_at(handle.key, container, deadline))
+        task = asyncio.create_task(self._kill_at(handle, deadline))
         self._killing[handle.key] = (deadline, task)
 
     async def _ask(self, handle: Handle, seen: Seen) -> bool:
@@ -97,19 +98,27 @@ class Stops:
         while len(self._asked) > _MOST_ASKED:
             del self._asked[next(iter(self._asked))]
 
-    async def _kill_at(self, key: str, container: str, deadline: float) -> None:
+    async def _kill_at(self, handle: Handle, deadline: float) -> None:
+        """Kill it at the deadline if it has not ended by then. Its container may be started again
+        after the end of this run: that is none of this one's business."""
+        key, container = handle.key, handle.data["container"]
         try:
-            await asyncio.sleep(max(0.0, deadline - asyncio.get_running_loop().time()))
-            while self._runs(container):
-                try:
-                    await self._engine.kill(container, "SIGKILL")
-                except (EngineAway, EngineError) as error:
-                    log.warning("%s can't be killed yet: %s", key, error)
-                await asyncio.sleep(_AGAIN)
+            with self._watcher.end_of(container, handle.data["since"]) as ended:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout_at(deadline):
+                        await ended.wait()
+                while not ended.is_set() and self._runs(container, key):
+                    try:
+                        await self._engine.kill(container, "SIGKILL")
+                    except (EngineAway, EngineError) as error:
+                        log.warning("%s can't be killed yet: %s", key, error)
+                    with contextlib.suppress(TimeoutError):
+                        async with asyncio.timeout(_AGAIN):
+                            await ended.wait()
         finally:
             if (mine := self._killing.get(key)) is not None and mine[1] is asyncio.current_task():
                 del self._killing[key]
 
-    def _runs(self, container: str) -> bool:
+    def _runs(self, container: str, key: str) -> bool:
         seen = self._watcher.table.get(container)
-        return seen is not None and not seen.ended and not seen.gone
+        return seen is not None and not seen.ended and not seen.gone and seen.run.key == key
