@@ -4,7 +4,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -61,10 +61,13 @@ def test_c051_a_lost_engine_turns_its_profiles_unhealthy_and_ends_nothing(
         run(client, "waits", "echo hello")
         says(client, "waits", "can't be used now", 30)
         assert client.status("waits")["status"] == "created"
+        says(client, "long", "can't be asked now: no Docker engine", 10)
         assert client.status("long")["status"] == "active"
         back = Proxy(str(docker.socket), tmp_path / "engine.sock")
         until(lambda: health(client)["cpu/default"]["ok"], 40)
         client.wait("waits", "completed", timeout=40)
+        assert client.messages("waits") == ["hello"]
+        says(client, "long", "running", 40)
         assert client.status("long")["status"] == "active"
         act(client, "long", "cancel")
         client.wait("long", "cancelled", timeout=40)
@@ -72,6 +75,25 @@ def test_c051_a_lost_engine_turns_its_profiles_unhealthy_and_ends_nothing(
         service.close()
         if back is not None:
             back.close()
+
+
+def test_work_that_begins_when_the_engine_is_back_is_told_of_no_loss(
+    start_docker: Callable[..., DockerServer], tmp_path: Path
+) -> None:
+    engine = start_docker(gpus=False)
+    service = DockerService(tmp_path / "service", engine)
+    try:
+        client = service.start().client()
+        run(client, "before", "echo begins; sleep 300")
+        first_line(client, "before")
+        engine.kill()
+        run(client, "after", "echo hello")
+        says(client, "before", "can't be asked now", 20)
+        engine.resume()
+        client.wait("after", "completed", timeout=60)
+        assert client.messages("after") == ["hello"]
+    finally:
+        service.close()
 
 
 def test_a_service_without_its_engine_keeps_what_ran_there(

@@ -50,6 +50,7 @@ class Watcher:
         self._relist: asyncio.Task[None] | None = None
         self._again = asyncio.Event()
         self._left = 0  # when it was listened to last, in microseconds
+        self._judged = False  # whether it was found out what the engine did since then
         self._last = 0  # of the newest event, in nanoseconds
         self._limit = asyncio.Semaphore(_CALLS_AT_ONCE)
         self._listeners: set[_Hints] = set()
@@ -207,10 +208,10 @@ class Watcher:
         await asyncio.shield(self._relist)
 
     async def _list(self) -> None:
-        if self.problem and self._left and not await self._remembers():
-            now = self._clock.now()  # before anybody hears of the ends that it brought
-            self.gaps.append((self._left, now))
-            self._left = now
+        if self.problem and self._left and not self._judged:
+            if not await self._remembers():  # told before anybody hears of the ends that it brought
+                self.gaps.append((self._left, self._clock.now()))
+            self._judged = True
         before = frozenset(seen.id for seen in self.table.here())
         items = await self._engine.containers(FILTERS)
         for seen in self.table.listed(items, before):
@@ -219,12 +220,22 @@ class Watcher:
     def _lost(self, why: str) -> None:
         if not self.problem:
             log.warning("the Docker engine at %s can't be listened to: %s", self._engine.address, why)
-            self._left = self._clock.now()
-        self.problem = why
+        if not self.problem or self._judged:
+            self._left, self._judged = self._clock.now(), False
+        first, self.problem = not self.problem, why
+        if first:
+            self._hint_running()
+
+    def _hint_running(self) -> None:
+        """That nothing is known of them, or again something, is another answer as well."""
+        for seen in self.table.here():
+            if not seen.ended and (key := seen.run.key):
+                self.hint(key)
 
     def _returned(self) -> None:
         if self.problem:
             self.problem = ""
+            self._hint_running()
             for call in self.on_return:
                 call()
 
