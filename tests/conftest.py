@@ -20,6 +20,10 @@ from tests.turns import turn
 
 pytest_plugins = ["tests.bed.fixtures"]
 
+# A shell that starts a run in the background has it ignore Ctrl-C, and so would all that it starts.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
 TIME_LIMIT = 60.0
 IN_CI = os.environ.get("CI", "").lower() in ("1", "true", "yes")
 #: Names the folder with the locks of a run with several workers.

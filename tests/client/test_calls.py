@@ -140,6 +140,7 @@ CALLS: list[tuple[str, tuple[Any, ...], dict[str, Any], str, str, Any]] = [
      {"principal": "ann", "grants": {"lab": ["read"]}}),
     ("list_tokens", (), {"page": 2}, "GET", "/apis/auth/v2/tokens?page=2", None),
     ("revoke_token", ("t",), {}, "DELETE", "/apis/auth/v2/tokens/t", None),
+    ("sweep", (), {"dry_run": True}, "POST", "/apis/jobs/v2/sweep", {"dry_run": True}),
     ("get_gpus", (), {}, "GET", "/apis/jobs/v2/gpus", None),
     ("reserve_gpus", ("llama", 2), {"wait": True}, "POST", "/apis/jobs/v2/gpus/reservations",
      {"name": "llama", "count": 2, "wait": True}),

@@ -23,6 +23,7 @@ W = "/apis/entities/v2/workspaces"
 F = "/apis/files/v2/workspaces/{workspace}/filesets"
 S = "/apis/secrets/v2/workspaces/{workspace}/secrets"
 T = "/apis/auth/v2/tokens"
+G = "/apis/jobs/v2/gpus"
 
 #: What a route asks for: a scope in its workspace, or `somewhere`, or `everywhere`. With ` task`
 #: behind it the token of a task may use it for its own job.
@@ -97,6 +98,11 @@ RULES = {
     f"GET {T}": "admin somewhere",
     f"DELETE {T}/{{name}}": "admin somewhere",
     "GET /apis/jobs/v2/execution-profiles": "read somewhere",
+    "POST /apis/jobs/v2/sweep": "admin everywhere",
+    f"GET {G}": "read somewhere",
+    f"POST {G}/reservations": "admin everywhere",
+    f"GET {G}/reservations/{{name}}": "read somewhere",
+    f"DELETE {G}/reservations/{{name}}": "admin everywhere",
     "GET /metrics": "read everywhere",
     "GET /status": "open",
     "GET /health/live": "open",
