@@ -1,11 +1,10 @@
-"""The short form of the storm; `make test-storm` is the long one."""
+"""The short form of the storm; `make test-storm` is the long one, with containers as well."""
 
 import random
 from pathlib import Path
 
 import pytest
 
-from tests.storm.docker_storm import docker_storm
 from tests.storm.setting import storm_on
 
 
@@ -19,12 +18,3 @@ def test_c024_c026_c029_kill_9_loses_doubles_and_strands_nothing(
         report = storm.run(8, settle=60)
     assert not report.problems, f"\n{report}"
     assert report.jobs.total() > 50
-
-
-@pytest.mark.storm
-@pytest.mark.time_limit(240)
-def test_c024_c051_kills_of_service_and_engine_lose_double_and_strand_no_container(tmp_path: Path) -> None:
-    with docker_storm(tmp_path, random.randrange(10**6)) as storm:
-        report = storm.run(6, settle=90)
-    assert not report.problems, f"\n{report}"
-    assert report.jobs.total() > 10
