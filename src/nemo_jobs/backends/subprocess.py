@@ -31,6 +31,7 @@ from nemo_jobs.backends.api import (
     Unavailable,
 )
 from nemo_jobs.backends.environment import INHERITED
+from nemo_jobs.backends.hints import Hints
 from nemo_jobs.backends.keeper_client import ENDED_STATES, KeeperClient
 from nemo_jobs.backends.keeper_process import boot_id
 from nemo_jobs.backends.subprocess_facts import observation
@@ -65,7 +66,7 @@ class HostProcesses(WipesOutput):
         self._keepers: dict[str, KeeperClient] = {}
         self._watcher = OutputWatcher()
         self._wakers: dict[str, set[Waker]] = {}
-        self._listeners: set[_Hints] = set()
+        self._hints = Hints()
 
     async def start(self) -> None:
         await self._keeper(self._keeper_dir).connect()
@@ -74,19 +75,11 @@ class HostProcesses(WipesOutput):
         for keeper in self._keepers.values():
             await keeper.aclose()
         self._watcher.close()
-        for hints in self._listeners:
-            hints.put(None)
+        self._hints.close()
 
-    async def changes(self) -> AsyncIterator[str]:
+    def changes(self) -> AsyncIterator[str]:
         """Keys as soon as they end; also those that a new keeper knows nothing of."""
-        hints = _Hints()
-        self._listeners.add(hints)
-        try:
-            while not hints.closed:
-                for key in await hints.take():
-                    yield key
-        finally:
-            self._listeners.discard(hints)
+        return self._hints.changes()
 
     def running(self) -> int:
         return sum(len(keeper.running) for keeper in self._keepers.values())
@@ -158,8 +151,7 @@ class HostProcesses(WipesOutput):
     def _hint(self, key: str) -> None:
         for waker in self._wakers.get(key, ()):
             waker.wake()
-        for hints in self._listeners:
-            hints.put(key)
+        self._hints.tell(key)
 
     @contextlib.contextmanager
     def _waking(self, key: str, waker: Waker) -> Iterator[None]:
@@ -372,26 +364,3 @@ def _erase(data: Json, deadline: float, storage: bool) -> None:
     if storage and own and data["attempt_dir"].startswith(data["root"] + "/"):
         subprocess_storage.wipe(data["attempt_dir"], data["root"], deadline)
     erase(data["task_dir"], data["out"], data["attempt_dir"], data["root"], deadline)
-
-
-class _Hints:
-    """Keys for one reader, each once however often it is put."""
-
-    def __init__(self) -> None:
-        self._keys: dict[str, None] = {}
-        self.closed = False
-        self._some = asyncio.Event()
-
-    def put(self, key: str | None) -> None:
-        if key is None:
-            self.closed = True
-        else:
-            self._keys[key] = None
-        self._some.set()
-
-    async def take(self) -> list[str]:
-        await self._some.wait()
-        self._some.clear()
-        keys = list(self._keys)
-        self._keys.clear()
-        return keys

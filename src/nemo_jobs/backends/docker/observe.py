@@ -11,6 +11,7 @@ from nemo_jobs.backends.docker import labels
 from nemo_jobs.backends.docker.calls import DockerEngine
 from nemo_jobs.backends.docker.errors import EngineAway, EngineError
 from nemo_jobs.backends.docker.table import Seen, Table
+from nemo_jobs.backends.hints import Hints
 from nemo_jobs.domain.clock import Clock
 
 log = logging.getLogger(__name__)
@@ -53,7 +54,7 @@ class Watcher:
         self._judged = False  # whether it was found out what the engine did since then
         self._last = 0  # of the newest event, in nanoseconds
         self._limit = asyncio.Semaphore(_CALLS_AT_ONCE)
-        self._listeners: set[_Hints] = set()
+        self._hints = Hints()
         self._ends: dict[str, dict[asyncio.Event, int]] = {}
 
     def start(self) -> None:
@@ -66,23 +67,14 @@ class Watcher:
                 task.cancel()
                 await asyncio.gather(task, return_exceptions=True)
         self._task = None
-        for hints in self._listeners:
-            hints.put(None)
+        self._hints.close()
 
-    async def changes(self) -> AsyncIterator[str]:
+    def changes(self) -> AsyncIterator[str]:
         """Keys whose answer may be another one."""
-        hints = _Hints()
-        self._listeners.add(hints)
-        try:
-            while not hints.closed:
-                for key in await hints.take():
-                    yield key
-        finally:
-            self._listeners.discard(hints)
+        return self._hints.changes()
 
     def hint(self, key: str) -> None:
-        for hints in self._listeners:
-            hints.put(key)
+        self._hints.tell(key)
 
     @contextlib.contextmanager
     def end_of(self, container: str, since: int = 0) -> Iterator[asyncio.Event]:
@@ -244,26 +236,3 @@ def _heard(task: asyncio.Task[None]) -> None:
     """Nobody may be waiting any more: an error that no one takes is no news."""
     if not task.cancelled():
         task.exception()
-
-
-class _Hints:
-    """Keys for one reader, each once however often it is put."""
-
-    def __init__(self) -> None:
-        self._keys: dict[str, None] = {}
-        self.closed = False
-        self._some = asyncio.Event()
-
-    def put(self, key: str | None) -> None:
-        if key is None:
-            self.closed = True
-        else:
-            self._keys[key] = None
-        self._some.set()
-
-    async def take(self) -> list[str]:
-        await self._some.wait()
-        self._some.clear()
-        keys = list(self._keys)
-        self._keys.clear()
-        return keys
