@@ -110,6 +110,13 @@ def test_what_is_gone_does_not_come_back_by_old_news() -> None:
     assert table.here() == []
 
 
+def test_an_answer_of_its_removal_that_comes_late_does_not_bring_it_back() -> None:
+    table = told(event("create", 1), event("start", 2), event("die", 3, exitCode="137"), event("destroy", 4))
+    seen = table.inspected(inspected("removing", "1970-01-01T00:00:02Z"))
+    assert (seen.gone, seen.code) == (True, 137)
+    assert table.here() == []
+
+
 def test_a_list_tells_what_there_is_and_what_is_gone() -> None:
     table = Table()
     changed = table.listed([listed("running"), listed("created", "c2")], frozenset())

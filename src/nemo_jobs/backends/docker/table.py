@@ -149,6 +149,8 @@ class Table:
     def inspected(self, answer: Json) -> Seen:
         """Learn from the engine's whole answer about one container."""
         container, state = answer["Id"], answer["State"]
+        if container in self._gone and state.get("Status") == "removing":
+            return self._gone[container]  # its end was told while this answer was on its way
         marks = (answer.get("Config") or {}).get("Labels") or {}
         seen = self._seen.get(container)
         if seen is None:
