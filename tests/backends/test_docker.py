@@ -12,6 +12,9 @@ from tests.backends.docker_harness import DockerHarness
 from tests.bed.docker import DockerServer
 from tests.bed.proxy import Proxy
 
+# Engines of busy machines take their time: what hangs is still ended.
+pytestmark = pytest.mark.time_limit(180)
+
 
 class TestDockerBackend(BackendConformance):
     @pytest.fixture

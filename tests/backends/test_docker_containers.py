@@ -17,6 +17,9 @@ from tests.backends.host import output, until_ended
 from tests.bed.docker import DockerServer
 from tests.bed.docker_images import ENTRYPOINT, NO_SHELL, USER, USER_GID, USER_UID
 
+# Engines of busy machines take their time: what hangs is still ended.
+pytestmark = pytest.mark.time_limit(180)
+
 TASK_LABEL = f"{labels.TYPE}={labels.JOB_TYPE}"
 
 

@@ -15,6 +15,9 @@ from tests.bed.proxy import http_answer
 from tests.e2e.docker_kit import DockerService, act, error_of, gone, gpus, run, says
 from tests.e2e.service import Client, until
 
+# Engines of busy machines take their time: what hangs is still ended.
+pytestmark = pytest.mark.time_limit(180)
+
 
 @pytest.fixture
 def start(tmp_path: Path, docker: DockerServer, registry: Registry) -> Iterator[Callable[..., DockerService]]:

@@ -16,6 +16,9 @@ from tests.backends.docker.engine_kit import connections
 from tests.bed.docker import DockerServer
 from tests.bed.docker_images import BUSYBOX
 
+# Engines of busy machines take their time: what hangs is still ended.
+pytestmark = pytest.mark.time_limit(180)
+
 LABEL = "test.nemo-jobs.calls"
 
 

@@ -20,6 +20,9 @@ from tests.bed.docker import DockerServer
 from tests.bed.docker_images import BUSYBOX
 from tests.bed.proxy import Proxy
 
+# Engines of busy machines take their time: what hangs is still ended.
+pytestmark = pytest.mark.time_limit(180)
+
 SMALL = {"max-size": "65536", "max-file": "4"}
 
 

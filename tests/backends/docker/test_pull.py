@@ -26,6 +26,9 @@ from tests.bed.docker_images import BUSYBOX, Entry
 from tests.bed.docker_registry import OTHER_PASSWORD, PASSWORD, USER, Registry
 from tests.bed.proxy import http_answer
 
+# Engines of busy machines take their time: what hangs is still ended.
+pytestmark = pytest.mark.time_limit(180)
+
 MIB = 1 << 20
 
 
