@@ -45,8 +45,6 @@ class Watcher:
         self.gaps: deque[tuple[int, int]] = deque(maxlen=16)
         #: Why nothing is known now; empty while all is.
         self.problem = "it was not asked yet"
-        #: Called each time when the engine is there (again).
-        self.on_return: list[Callable[[], None]] = []
         self._task: asyncio.Task[None] | None = None
         self._relist: asyncio.Task[None] | None = None
         self._again = asyncio.Event()
@@ -228,8 +226,6 @@ class Watcher:
         if self.problem:
             self.problem = ""
             self._hint_running()
-            for call in self.on_return:
-                call()
 
 
 def _heard(task: asyncio.Task[None]) -> None:
